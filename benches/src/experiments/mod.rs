@@ -265,3 +265,19 @@ fn with_tally(mut summary: Value, tally: &Tally) -> Value {
 fn line<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use preempt_workloads::CHIMERA;
+
+    use super::ALL;
+
+    #[test]
+    fn verify_alone_adds_the_programs_of_chimera() {
+        for suite in ALL {
+            let added = suite.programs().len() - preempt_workloads::ALL.len();
+            let expected = if suite.name() == "verify" { CHIMERA.len() } else { 0 };
+            assert_eq!(added, expected, "{}", suite.name());
+        }
+    }
+}

@@ -22,7 +22,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Reduced => 150_001,
         Size::Trivial => 64 << 10,
         Size::Small => 6 << 20,
-        // 1.3 GB are read and written.
+        // 16 times the paper's: 1.3 GB are read and written.
         Size::Large => 64 << 20,
     };
     let mut setup = Vec::new();

@@ -18,7 +18,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let (columns, rows, atoms, launches): (u32, u32, u32, u32) = match size {
         Size::Reduced => (256, 64, 40, 2),
         Size::Trivial => (256, 32, 500, 1),
-        // Half of a device for a millisecond or two.
         Size::Small => (1024, 512, 500, 2),
         // The paper's 2000 atoms, and 32 times its points.
         Size::Large => (2048, 1024, 500, 4),

@@ -32,8 +32,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let (rows, columns, launches): (u32, u32, usize) = match size {
         Size::Reduced => (203, 170, 3),
         Size::Trivial => (48, 48, 2),
-        Size::Small => (1024, 1024, 16),
-        // 0.2 GB are read and written by each launch.
+        Size::Small => (1280, 1280, 16),
+        // 16 times the paper's cells: 0.2 GB are read and written by each launch.
         Size::Large => (4096, 4096, 16),
     };
     let chip = chip(rows, columns);

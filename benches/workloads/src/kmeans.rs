@@ -25,7 +25,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Reduced => 9001,
         Size::Trivial => 4 << 10,
         Size::Small => 400_000,
-        // 0.6 GB, and as much in the other order.
+        // Eight times the paper's: 0.6 GB, and as much in the other order.
         Size::Large => 4 << 20,
     };
     let extents = Extents { points, features: FEATURES, clusters: CLUSTERS };

@@ -19,7 +19,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let (width, height, cells, rounds): (u32, u32, u32, u32) = match size {
         Size::Reduced => (80, 64, 17, 6),
         Size::Trivial => (96, 96, 16, 100),
-        Size::Small => (640, 480, 132, 500),
+        Size::Small => (480, 320, 104, 500),
         // Four times the pixels of the paper's frame, and cells of many frames.
         Size::Large => (1280, 960, 1056, 500),
     };

@@ -172,12 +172,12 @@ pub const ALL: &[Definition] = &[
 /// Chimera's benchmarks, by the labels of its table 2. They are no part of [`ALL`], so that the figures of the other
 /// papers stay those of their programs.
 ///
-/// Sizes follow one rule, from counts of operations and bytes, before anything ran. A launch takes the longer one of two
-/// times: of its bytes at half of an H200's 4.8 TB/s, and of its instructions at half of what its SMs issue, or of both
-/// at a tenth if accesses or branches are irregular; or 5 µs if that is longer. The whole program at [`Size::Large`] is
-/// the paper's input, multiplied in the number of elements until that is 1 to 10 ms, with less than 2 GiB of memory.
-/// [`Size::Small`] has about a tenth of its work, [`Size::Trivial`] few block-tasks, and [`Size::Reduced`] as much as a
-/// sequential reference computes in a fraction of a second.
+/// Sizes follow one rule, from counts of operations and bytes, before anything ran. A launch is taken to last as long as
+/// the longest of three: its bytes at half of an H200's 4.8 TB/s, its instructions at half of what its SMs issue, and 5 µs;
+/// the first two at a tenth instead of half where accesses or branches are irregular (`BT`, `MUM`, and the transposition of
+/// `KM`). [`Size::Large`] is the paper's input, with more elements until the whole program lasts 1 to 10 ms by this, in less
+/// than 2 GiB of memory. [`Size::Small`] is about a tenth of it, [`Size::Trivial`] has few block-tasks, and
+/// [`Size::Reduced`] as many as a sequential reference computes in a fraction of a second.
 pub const CHIMERA: &[Definition] = &[
     black_scholes::DEFINITION,
     hot_spot::DEFINITION,

@@ -17,9 +17,9 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let (letters, queries): (u32, u32) = match size {
         Size::Reduced => (20_000, 4100),
         Size::Trivial => (20_000, 2048),
-        Size::Small => (1 << 20, 50_000),
-        // Eight times the paper's queries, and a text of the length of a bacterium's genome.
-        Size::Large => (4 << 20, 400_000),
+        Size::Small => (1 << 20, 20_000),
+        // Four times the paper's queries, and a text of the length of a bacterium's genome.
+        Size::Large => (4 << 20, 200_000),
     };
     let text = text(seed, letters);
     let suffixes = scheduler.buffer(&suffixes(&text))?;

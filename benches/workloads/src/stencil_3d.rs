@@ -21,7 +21,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Trivial => (128, 32, 32, 2),
         // The paper's grid.
         Size::Small => (512, 512, 64, 4),
-        // 0.5 GB are read and written by each launch.
+        // Four times the paper's planes: 0.5 GB are read and written by each launch.
         Size::Large => (512, 512, 256, 10),
     };
     let extents = Extents { x, y, z };

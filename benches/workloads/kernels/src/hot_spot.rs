@@ -82,7 +82,8 @@ pub fn calculate_temp(
             thread::sync_threads();
             iteration += 1;
         }
-        let is_own = tx >= HEIGHT && tx < TILE - HEIGHT && ty >= HEIGHT && ty < TILE - HEIGHT;
+        let own_part = HEIGHT..TILE - HEIGHT;
+        let is_own = own_part.contains(&tx) && own_part.contains(&ty);
         if is_inside && is_own {
             let result = tiles.add(HEIGHT % 2 * TILE * TILE + own).read();
             next.as_mut_ptr().add(row * columns + column).write(result);

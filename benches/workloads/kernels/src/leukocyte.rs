@@ -47,7 +47,8 @@ const LAMBDA: f32 = 8.0 * SMOOTHING + 1.0;
 /// The brightness of a pixel: there is a cell every 48 pixels in both directions, of a radius of 8 to 14.
 #[inline(always)]
 pub fn pixel(seed: u32, x: u32, y: u32) -> f32 {
-    let cell = hash(seed, (y / 48) << 16 | x / 48);
+    let (row, column) = (y / 48, x / 48);
+    let cell = hash(seed, row << 16 | column);
     let (across, down) = ((x % 48) as i32 - 24, (y % 48) as i32 - 24);
     let squared = (across * across + down * down) as u32;
     let (radius, noise) = (8 + cell % 7, unit(seed.wrapping_add(1), y << 16 | x));
