@@ -172,6 +172,10 @@ pub const ALL: &[Definition] = &[
 /// Chimera's benchmarks, by the labels of its table 2. They are no part of [`ALL`], so that the figures of the other
 /// papers stay those of their programs.
 ///
+/// Three kernels that the paper counts as not idempotent read one buffer here and write another: `cenergy`, that of `HW`,
+/// and `imgvf`. Their block-tasks are long, and have yield points. Those of `LUD`, `NW`, `BP` and `FWT` work in place, as in
+/// the paper, and have none.
+///
 /// Sizes follow one rule, from counts of operations and bytes, before anything ran. A launch is taken to last as long as
 /// the longest of three: its bytes at half of an H200's 4.8 TB/s, its instructions at half of what its SMs issue, and 5 µs;
 /// the first two at a tenth instead of half where accesses or branches are irregular (`BT`, `MUM`, and the transposition of
