@@ -23,7 +23,7 @@ use preempt::{CpuLayout, Device};
 use preempt_driver::Gpu;
 use preempt_report::papers;
 use preempt_report::{Record, hardware, table};
-use preempt_workloads::{ALL, Definition};
+use preempt_workloads::Definition;
 
 use crate::args::{Args, DeviceKind};
 use crate::experiments::corun::Launches;
@@ -47,7 +47,7 @@ fn run(args: &Args) -> Result<()> {
     if args.svg.is_some() {
         preempt_report::ensure_picture(args.suite.name())?;
     }
-    let programs = programs(&args.program)?;
+    let programs = programs(&args.program, args.suite)?;
     let (device, gpu) = device(args)?;
     let out = args.out.as_deref().map(create).transpose()?;
     let svg = args.svg.as_deref().map(create).transpose()?;
@@ -142,16 +142,16 @@ fn how_it_was_simulated(args: &Args) -> Result<String> {
     ))
 }
 
-/// The programs of these names, each once, or all.
-fn programs(names: &[String]) -> Result<Vec<&'static Definition>> {
+/// The programs of these names, each once, or those that the suite is about.
+fn programs(names: &[String], suite: &dyn Experiment) -> Result<Vec<&'static Definition>> {
     let find = |name: &String| {
         preempt_workloads::find(name).with_context(|| {
-            let all: Vec<_> = ALL.iter().map(|definition| definition.name).collect();
+            let all: Vec<_> = preempt_workloads::every().map(|program| program.name).collect();
             format!("there is no program {name}; there are {}", all.join(", "))
         })
     };
     if names.is_empty() {
-        return Ok(ALL.iter().collect());
+        return Ok(suite.programs());
     }
     let mut programs: Vec<&'static Definition> = Vec::new();
     for name in names {

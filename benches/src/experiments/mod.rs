@@ -115,6 +115,12 @@ pub trait Experiment: Debug + Sync {
         false
     }
 
+    /// The programs that the suite runs unless `--program` names others: those of FLEP and EffiSha, since most suites
+    /// repeat figures of these papers.
+    fn programs(&self) -> Vec<&'static Definition> {
+        preempt_workloads::ALL.iter().collect()
+    }
+
     /// SMs of the CPU device and blocks that each SM holds, on a machine with this number of processors. The command
     /// line overrides both.
     fn shape(&self, processors: u32) -> (u32, u32) {
@@ -258,4 +264,20 @@ fn with_tally(mut summary: Value, tally: &Tally) -> Value {
 /// A line of a table.
 fn line<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use preempt_workloads::CHIMERA;
+
+    use super::ALL;
+
+    #[test]
+    fn verify_alone_adds_the_programs_of_chimera() {
+        for suite in ALL {
+            let added = suite.programs().len() - preempt_workloads::ALL.len();
+            let expected = if suite.name() == "verify" { CHIMERA.len() } else { 0 };
+            assert_eq!(added, expected, "{}", suite.name());
+        }
+    }
 }

@@ -100,6 +100,11 @@ impl Experiment for Verify {
         &[MEANING]
     }
 
+    /// Those of Chimera as well: results are right or wrong whatever paper a program is of.
+    fn programs(&self) -> Vec<&'static Definition> {
+        preempt_workloads::every().collect()
+    }
+
     /// More SMs than processors, so that SMs can be dealt in many ways.
     fn shape(&self, _: u32) -> (u32, u32) {
         (5, 2)

@@ -8,7 +8,7 @@ use preempt_device::abi::SmRange;
 use preempt_device::host::{Dim3, Kernel};
 use preempt_driver::{Control, Event, Gpu, KernelEntry, Launch, Level, Module, Pinned, Stream};
 use preempt_flep_device::flep;
-use preempt_workloads::{ALL, Definition, Program, Size};
+use preempt_workloads::{Definition, Program, Size};
 
 use super::super::{BASELINES, PROGRAMS};
 use super::spin_until;
@@ -24,7 +24,7 @@ impl Modules {
     /// Loads everything, when nothing runs.
     pub fn load(scheduler: &Scheduler) -> Result<Modules> {
         let mut kernels: Vec<&'static Kernel> = Vec::new();
-        for definition in ALL {
+        for definition in preempt_workloads::every() {
             let program = (definition.build)(scheduler, Size::Reduced, 1)?;
             kernels.extend(program.steps.iter().map(Call::kernel));
         }

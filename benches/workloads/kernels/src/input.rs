@@ -97,3 +97,13 @@ pub fn set_f32(value: f32, out: SliceMut<f32>) {
         unsafe { out.write(i, value) }
     }
 }
+
+/// `to[i] = from[i]`, and 0 behind the end of `from`; the grid may be larger than `to`.
+#[preemptible(block = 256)]
+pub fn copy_f32(from: &[f32], to: SliceMut<f32>) {
+    let i = thread::index_1d() as usize;
+    if i < to.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { to.write(i, if i < from.len() { from[i] } else { 0.0 }) }
+    }
+}

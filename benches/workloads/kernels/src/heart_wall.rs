@@ -1,0 +1,205 @@
+//! Tracking of points on the walls of hearts through ultrasound sequences (Rodinia, `heartwall`).
+//!
+//! In each frame, a point is looked for in a window around its place in the frame before: it is where its template has
+//! the largest normalized cross-correlation with the window. The template then takes in what is there. Points, and
+//! with them their templates, are sequence by sequence.
+
+use preempt_device::prelude::*;
+
+use crate::input::{hash, unit};
+
+/// Threads of a block.
+pub const BLOCK: usize = 256;
+
+/// Rows of a template between two yield points.
+const CHUNK: usize = 2;
+
+/// The largest template, in both directions: the original's.
+const MOST_WANTED: usize = 51;
+
+/// The largest window, in both directions: the original's.
+const MOST_SEARCHED: usize = 81;
+
+/// How much of a template stays in each frame.
+pub const KEPT: f32 = 0.75;
+
+/// The extents of frames, templates and windows, in pixels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, KernelArg)]
+#[repr(C)]
+pub struct Extents {
+    /// Of a frame's row.
+    pub width: u32,
+    /// Of a frame's column.
+    pub height: u32,
+    /// Of a template, in both directions; an odd number up to 51.
+    pub template: u32,
+    /// Of a window, in both directions; an odd number up to 81, not below that of a template, nor above that of a frame.
+    pub window: u32,
+    /// Points of a sequence.
+    pub points: u32,
+}
+
+/// The brightness of a pixel of a frame, 0 to 1. From frame to frame, all goes 1 to the right and 2 up, with noise.
+#[inline(always)]
+pub fn pixel(seed: u32, sequence: u32, frame: u32, x: u32, y: u32) -> f32 {
+    let seed = hash(seed, sequence);
+    let (from_x, from_y) = (x + 4096 - frame, y + 4096 + 2 * frame);
+    let noise = unit(seed.wrapping_add(1 + frame), y << 16 | x);
+    0.85 * unit(seed, from_y << 16 | from_x) + 0.15 * noise
+}
+
+/// The pixels of frame `frame` of all sequences, one sequence after the other, row by row. The grid may be larger.
+#[preemptible(block = 256)]
+pub fn heart_wall_frame(of: Extents, seed: u32, frame: u32, pixels: SliceMut<f32>) {
+    let i = thread::index_1d();
+    if (i as usize) < pixels.len() {
+        let of_frame = of.width * of.height;
+        let (sequence, at) = (i / of_frame, i % of_frame);
+        let pixel = pixel(seed, sequence, frame, at % of.width, at / of.width);
+        // SAFETY: each thread writes its own element.
+        unsafe { pixels.write(i as usize, pixel) }
+    }
+}
+
+/// The templates of all points, from their places in the first frame: row and column of each, at least half a template
+/// away from the frame's edges. The grid may be larger.
+#[preemptible(block = 256)]
+pub fn heart_wall_templates(of: Extents, pixels: &[f32], places: &[u32], templates: SliceMut<f32>) {
+    let i = thread::index_1d();
+    if (i as usize) < templates.len() {
+        let of_template = of.template * of.template;
+        let (point, at) = (i / of_template, i % of_template);
+        let row = places[2 * point as usize] + at / of.template - of.template / 2;
+        let column = places[2 * point as usize + 1] + at % of.template - of.template / 2;
+        let sequence = point / of.points;
+        let pixel = pixels[((sequence * of.height + row) * of.width + column) as usize];
+        // SAFETY: each thread writes its own element.
+        unsafe { templates.write(i as usize, pixel) }
+    }
+}
+
+/// The points' places in this frame, row and column of each, and their templates after it. One block-task for each
+/// point.
+///
+/// All that a block-task reads from global memory stays as it is, and it writes shared memory before it reads it.
+#[preemptible(block = 256, idempotent)]
+pub fn heart_wall_track(
+    of: Extents,
+    pixels: &[f32],
+    places: &[u32],
+    templates: &[f32],
+    next_places: SliceMut<u32>,
+    next_templates: SliceMut<f32>,
+) {
+    let searched = shared_array![f32; MOST_SEARCHED * MOST_SEARCHED];
+    let wanted = shared_array![f32; MOST_WANTED * MOST_WANTED];
+    let scores = shared_array![f32; BLOCK];
+    let numbers = shared_array![u32; BLOCK];
+    let width: u32 = of.width;
+    let height: u32 = of.height;
+    let points: u32 = of.points;
+    let (width, height, points) = (width as usize, height as usize, points as usize);
+    let template: u32 = of.template;
+    let window: u32 = of.window;
+    let (template, window) = (template as usize, window as usize);
+    let t = thread::thread_idx_x() as usize;
+    let point = thread::block_idx_x() as usize;
+    // Once, so that nothing below has to be checked.
+    assert!(0 < template && template <= window && window <= width && window <= height);
+    assert!(template <= MOST_WANTED && window <= MOST_SEARCHED);
+    assert!((point / points + 1) * width * height <= pixels.len() && 2 * point + 1 < places.len());
+    let (of_template, of_window) = (template * template, window * window);
+    assert!((point + 1) * of_template <= templates.len());
+    assert!((point + 1) * of_template <= next_templates.len());
+    assert!(2 * point + 1 < next_places.len());
+    let origin = |place: u32, extent: usize| {
+        (place as usize).saturating_sub(window / 2).min(extent - window)
+    };
+    let (top, left) = (origin(places[2 * point], height), origin(places[2 * point + 1], width));
+    let side = window - template + 1;
+    // SAFETY: the window is in the frame, and its rows and columns are below `window`, those of the template below
+    // `template`; where a template lies in the window is below `side` in both directions. Barriers lie between
+    // writes and reads by other threads. Each block-task writes its own elements.
+    unsafe {
+        let frame = pixels.as_ptr().add(point / points * width * height);
+        let mut i = t;
+        while i < of_window {
+            searched.add(i).write(*frame.add((top + i / window) * width + left + i % window));
+            i += BLOCK;
+        }
+        let mut i = t;
+        while i < of_template {
+            wanted.add(i).write(*templates.get_unchecked(point * of_template + i));
+            i += BLOCK;
+        }
+        let (mut best, mut number) = (f32::NEG_INFINITY, u32::MAX);
+        let mut first = 0;
+        while first < side * side {
+            let place = first + t;
+            // Threads without a place have that of the first.
+            let at = if place < side * side { place } else { 0 };
+            let corner = searched.add(at / side * window + at % side);
+            let (mut here, mut here_squared, mut both) = (0.0f32, 0.0f32, 0.0f32);
+            let (mut there, mut there_squared) = (0.0f32, 0.0f32);
+            let mut row = 0;
+            while row < template {
+                if row.is_multiple_of(CHUNK) {
+                    thread::sync_threads();
+                    yield_point!();
+                }
+                let mut column = 0;
+                while column < template {
+                    let x = corner.add(row * window + column).read();
+                    let y = wanted.add(row * template + column).read();
+                    (here, there) = (here + x, there + y);
+                    here_squared = GpuFloat::mul_add(x, x, here_squared);
+                    there_squared = GpuFloat::mul_add(y, y, there_squared);
+                    both = GpuFloat::mul_add(x, y, both);
+                    column += 1;
+                }
+                row += 1;
+            }
+            let share = 1.0 / of_template as f32;
+            let covariance = both - here * there * share;
+            let variance = here_squared - here * here * share;
+            let of_wanted = there_squared - there * there * share;
+            let score = covariance / GpuFloat::sqrt(variance * of_wanted);
+            if place < side * side && score > best {
+                (best, number) = (score, place as u32);
+            }
+            first += BLOCK;
+        }
+        scores.add(t).write(best);
+        numbers.add(t).write(number);
+        thread::sync_threads();
+        let mut half = BLOCK / 2;
+        while half > 0 {
+            if t < half {
+                let (score, other) = (scores.add(t + half).read(), numbers.add(t + half).read());
+                // The first of equal ones.
+                if score > best || score == best && other < number {
+                    (best, number) = (score, other);
+                    scores.add(t).write(best);
+                    numbers.add(t).write(number);
+                }
+            }
+            thread::sync_threads();
+            half /= 2;
+        }
+        // Without a score, which takes a window of one brightness, the first place.
+        let found = (numbers.read() as usize).min(side * side - 1);
+        let (down, right) = (found / side, found % side);
+        if t == 0 {
+            next_places.write(2 * point, (top + down + template / 2) as u32);
+            next_places.write(2 * point + 1, (left + right + template / 2) as u32);
+        }
+        let mut i = t;
+        while i < of_template {
+            let here = (down + i / template) * window + right + i % template;
+            let taken = (1.0 - KEPT) * searched.add(here).read();
+            let next = GpuFloat::mul_add(KEPT, wanted.add(i).read(), taken);
+            next_templates.as_mut_ptr().add(point * of_template + i).write(next);
+            i += BLOCK;
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Sums of absolute differences for the estimation of motion (Parboil, `sad`).
+//!
+//! A macroblock has 16 by 16 pixels of a frame, and is compared with each place up to [`RANGE`] pixels away in the
+//! frame before: for each of its 16 parts of 4 by 4 pixels, and then for larger parts. Parts and macroblocks are
+//! row by row; all places of one part are one after the other, row by row.
+
+use preempt_device::prelude::*;
+
+use crate::input::hash;
+
+/// Threads of a block.
+pub const BLOCK: usize = 128;
+
+/// Pixels of a macroblock's row, and of its column.
+pub const MACROBLOCK: usize = 16;
+
+/// Pixels of a row, and of a column, of the smallest part.
+const PART: usize = 4;
+
+/// Parts of a row, and of a column, of a macroblock.
+const PARTS: usize = MACROBLOCK / PART;
+
+/// How far away a place is at most, in each direction.
+pub const RANGE: usize = 16;
+
+/// Places in x, and in y.
+const SIDE: usize = 2 * RANGE + 1;
+
+/// Places.
+pub const PLACES: usize = SIDE * SIDE;
+
+/// Pixels of a row, and of a column, that places cover.
+const WINDOW: usize = MACROBLOCK + 2 * RANGE;
+
+/// Parts of 4 by 4 pixels in a macroblock.
+pub const SMALLEST: usize = PARTS * PARTS;
+
+/// Parts that [`larger_sad_calc_8`] makes of them: eight of 8 by 4, eight of 4 by 8, and four of 8 by 8.
+pub const MIDDLE: usize = 20;
+
+/// Parts that [`larger_sad_calc_16`] makes of those: two of 16 by 8, two of 8 by 16, and the macroblock.
+pub const LARGEST: usize = 5;
+
+/// The brightness of a pixel of a frame: in frame 1 all is moved by 3 to the right and 5 down, with noise.
+#[inline(always)]
+pub const fn pixel(seed: u32, frame: u32, x: u32, y: u32) -> u8 {
+    let (from_x, from_y) = (x + 5 - 3 * frame, y + 5 - 5 * frame);
+    let noise = hash(seed + 1 + frame, y << 16 | x) % 16;
+    (hash(seed, from_y << 16 | from_x) % 240 + noise) as u8
+}
+
+/// All pixels of a frame of this width, row by row. The grid may be larger.
+#[preemptible(block = 256)]
+pub fn sad_frame(seed: u32, frame: u32, width: u32, pixels: SliceMut<u8>) {
+    let i = thread::index_1d();
+    if (i as usize) < pixels.len() {
+        // SAFETY: each thread writes its own element.
+        unsafe { pixels.write(i as usize, pixel(seed, frame, i % width, i / width)) }
+    }
+}
+
+/// The sums of the smallest parts of all macroblocks: `sums[(macroblock * 16 + part) * PLACES + place]`. Pixels outside of
+/// the frame are like those at its edge. One block-task for each macroblock; frames have `width` by `height` pixels,
+/// both multiples of [`MACROBLOCK`].
+///
+/// The tiles in shared memory are written in full before they are read, and sums are written only.
+#[preemptible(block = 128, idempotent)]
+pub fn mb_sad_calc(width: u32, height: u32, frame: &[u8], before: &[u8], sums: SliceMut<u32>) {
+    let own = shared_array![u8; MACROBLOCK * MACROBLOCK];
+    let window = shared_array![u8; WINDOW * WINDOW];
+    let t = thread::thread_idx_x() as usize;
+    let (width, height) = (width as usize, height as usize);
+    let macroblock = thread::block_idx_x() as usize;
+    let of_row = width / MACROBLOCK;
+    let (first_row, first_column) =
+        (macroblock / of_row * MACROBLOCK, macroblock % of_row * MACROBLOCK);
+    // Once, so that nothing below has to be checked.
+    assert!(first_row + MACROBLOCK <= height && first_column + MACROBLOCK <= width);
+    assert!(width * height <= frame.len() && width * height <= before.len());
+    assert!((macroblock + 1) * SMALLEST * PLACES <= sums.len());
+    // SAFETY: rows and columns are below height and width, and below those of the tiles. A barrier lies between writes
+    // and reads of the tiles, and each thread writes its own elements of `sums`.
+    unsafe {
+        let mut i = t;
+        while i < MACROBLOCK * MACROBLOCK {
+            let (row, column) = (first_row + i / MACROBLOCK, first_column + i % MACROBLOCK);
+            own.add(i).write(*frame.get_unchecked(row * width + column));
+            i += BLOCK;
+        }
+        let mut i = t;
+        while i < WINDOW * WINDOW {
+            let row = (first_row + i / WINDOW).saturating_sub(RANGE).min(height - 1);
+            let column = (first_column + i % WINDOW).saturating_sub(RANGE).min(width - 1);
+            window.add(i).write(*before.get_unchecked(row * width + column));
+            i += BLOCK;
+        }
+        let mut first = 0;
+        while first < PLACES {
+            thread::sync_threads();
+            yield_point!();
+            let place = first + t;
+            if place < PLACES {
+                let moved = window.add(place / SIDE * WINDOW + place % SIDE);
+                let mut part = 0;
+                while part < SMALLEST {
+                    let (top, left) = (part / PARTS * PART, part % PARTS * PART);
+                    let mut sum = 0;
+                    let mut k = 0;
+                    while k < PART * PART {
+                        let (row, column) = (top + k / PART, left + k % PART);
+                        let here = own.add(row * MACROBLOCK + column).read();
+                        let there = moved.add(row * WINDOW + column).read();
+                        sum += u32::from(here).abs_diff(u32::from(there));
+                        k += 1;
+                    }
+                    let at = (macroblock * SMALLEST + part) * PLACES + place;
+                    sums.as_mut_ptr().add(at).write(sum);
+                    part += 1;
+                }
+            }
+            first += BLOCK;
+        }
+    }
+}
+
+/// The sums of middle parts from those that [`mb_sad_calc`] writes: of the eight parts of 8 pixels in x and 4 in y, then
+/// the eight of 4 in x and 8 in y, and then the four of 8 by 8. One block-task for each macroblock.
+#[preemptible(block = 128)]
+pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
+    let macroblock = thread::block_idx_x() as usize;
+    // Once, so that nothing below has to be checked.
+    assert!((macroblock + 1) * SMALLEST * PLACES <= smallest.len());
+    assert!((macroblock + 1) * MIDDLE * PLACES <= sums.len());
+    let mut place = thread::thread_idx_x() as usize;
+    while place < PLACES {
+        yield_point!();
+        // Of 8 by 8 pixels.
+        let mut quarter = 0;
+        while quarter < 4 {
+            let (top, left) = (quarter / 2, quarter % 2);
+            let first = macroblock * SMALLEST + 2 * top * PARTS + 2 * left;
+            // SAFETY: parts and places are below their numbers, and each thread writes its own elements.
+            unsafe {
+                let part = |i: usize| *smallest.get_unchecked((first + i) * PLACES + place);
+                let (a, b, c, d) = (part(0), part(1), part(PARTS), part(PARTS + 1));
+                let to = sums.as_mut_ptr().add(macroblock * MIDDLE * PLACES + place);
+                to.add((2 * top * 2 + left) * PLACES).write(a + b);
+                to.add(((2 * top + 1) * 2 + left) * PLACES).write(c + d);
+                to.add((8 + top * PARTS + 2 * left) * PLACES).write(a + c);
+                to.add((8 + top * PARTS + 2 * left + 1) * PLACES).write(b + d);
+                to.add((16 + quarter) * PLACES).write(a + b + c + d);
+            }
+            quarter += 1;
+        }
+        place += BLOCK;
+    }
+}
+
+/// The sums of the largest parts from those that [`larger_sad_calc_8`] writes: of the upper and the lower half, the left
+/// and the right one, and the macroblock. One block-task for each macroblock.
+#[preemptible(block = 128)]
+pub fn larger_sad_calc_16(middle: &[u32], sums: SliceMut<u32>) {
+    let macroblock = thread::block_idx_x() as usize;
+    // Once, so that nothing below has to be checked.
+    assert!((macroblock + 1) * MIDDLE * PLACES <= middle.len());
+    assert!((macroblock + 1) * LARGEST * PLACES <= sums.len());
+    let mut place = thread::thread_idx_x() as usize;
+    while place < PLACES {
+        yield_point!();
+        // SAFETY: parts and places are below their numbers, and each thread writes its own elements.
+        unsafe {
+            let first = macroblock * MIDDLE + 16;
+            let quarter = |i: usize| *middle.get_unchecked((first + i) * PLACES + place);
+            let (a, b, c, d) = (quarter(0), quarter(1), quarter(2), quarter(3));
+            let to = sums.as_mut_ptr().add(macroblock * LARGEST * PLACES + place);
+            to.write(a + b);
+            to.add(PLACES).write(c + d);
+            to.add(2 * PLACES).write(a + c);
+            to.add(3 * PLACES).write(b + d);
+            to.add(4 * PLACES).write(a + b + c + d);
+        }
+        place += BLOCK;
+    }
+}

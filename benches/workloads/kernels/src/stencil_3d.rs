@@ -1,0 +1,130 @@
+//! Seven-point stencil on a grid in three dimensions (Parboil, `stencil`).
+
+use preempt_device::prelude::*;
+
+/// Threads of a block in x, each of which has two columns.
+const THREADS: usize = 32;
+
+/// Rows of a block-task's part of the grid, and threads of a block in y.
+pub const ROWS: usize = 4;
+
+/// Columns of a block-task's part of the grid.
+pub const COLUMNS: usize = 2 * THREADS;
+
+/// Cells of the grid in x, y and z.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, KernelArg)]
+#[repr(C)]
+pub struct Extents {
+    /// Columns.
+    pub x: u32,
+    /// Rows.
+    pub y: u32,
+    /// Planes.
+    pub z: u32,
+}
+
+/// One iteration: each cell of `next` is `of_neighbours` times the sum of the six neighbours of the cell in `cells`,
+/// less `of_cell` times that itself. Cells at the grid's faces stay as they are.
+///
+/// Both are plane by plane and row by row. One block-task for each [`COLUMNS`] by [`ROWS`] cells of all planes, x for
+/// the columns; neither has to divide its extent.
+#[preemptible(block = (32, 4))]
+pub fn stencil_7_points(
+    of: Extents,
+    of_neighbours: f32,
+    of_cell: f32,
+    cells: &[f32],
+    next: SliceMut<f32>,
+) {
+    let tile = shared_array![f32; COLUMNS * ROWS];
+    let columns: u32 = of.x;
+    let rows: u32 = of.y;
+    let planes: u32 = of.z;
+    let (columns, rows, planes) = (columns as usize, rows as usize, planes as usize);
+    let (tx, ty) = (thread::thread_idx_x() as usize, thread::thread_idx_y() as usize);
+    let column = thread::block_idx_x() as usize * COLUMNS + tx;
+    let row = thread::block_idx_y() as usize * ROWS + ty;
+    let of_plane = columns * rows;
+    // Once, so that nothing below has to be checked.
+    assert!(columns > 0 && rows > 0 && planes > 1);
+    assert!(of_plane * planes <= cells.len() && of_plane * planes <= next.len());
+    // Threads outside of the grid read its last cells.
+    let last = columns - 1;
+    let in_row = row.min(rows - 1) * columns;
+    let (first_at, second_at) = (in_row + column.min(last), in_row + (column + THREADS).min(last));
+    let (above, below) = (row.saturating_sub(1) * columns, (row + 1).min(rows - 1) * columns);
+    let is_inner_row = row > 0 && row + 1 < rows;
+    let own = ty * COLUMNS + tx;
+    // SAFETY: columns, rows and planes are below their numbers. In the tile, `tx + THREADS` is below `COLUMNS`, and
+    // neighbours are read where they are in the block-task's part. Barriers lie between writes and reads by other threads.
+    // Each thread writes its own elements of `next`.
+    unsafe {
+        let cell = |plane: usize, at: usize| *cells.get_unchecked(plane * of_plane + at);
+        let (mut first_before, mut second_before) = (cell(0, first_at), cell(0, second_at));
+        let (mut first, mut second) = (cell(1, first_at), cell(1, second_at));
+        if row < rows && column < columns {
+            next.as_mut_ptr().add(first_at).write(first_before);
+        }
+        if row < rows && column + THREADS < columns {
+            next.as_mut_ptr().add(second_at).write(second_before);
+        }
+        let mut plane = 1;
+        while plane < planes {
+            tile.add(own).write(first);
+            tile.add(own + THREADS).write(second);
+            thread::sync_threads();
+            yield_point!();
+            let after = (plane + 1).min(planes - 1);
+            let (first_after, second_after) = (cell(after, first_at), cell(after, second_at));
+            let is_inner = is_inner_row && plane + 1 < planes;
+            let (mut first_next, mut second_next) = (first, second);
+            if is_inner && column > 0 && column < last {
+                let west =
+                    if tx > 0 { tile.add(own - 1).read() } else { cell(plane, first_at - 1) };
+                let east = tile.add(own + 1).read();
+                let north = if ty > 0 {
+                    tile.add(own - COLUMNS).read()
+                } else {
+                    cell(plane, above + column)
+                };
+                let south = if ty + 1 < ROWS {
+                    tile.add(own + COLUMNS).read()
+                } else {
+                    cell(plane, below + column)
+                };
+                let sum = first_after + first_before + south + north + west + east;
+                first_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * first));
+            }
+            if is_inner && column + THREADS < last {
+                let west = tile.add(own + THREADS - 1).read();
+                let east = if tx + 1 < THREADS {
+                    tile.add(own + THREADS + 1).read()
+                } else {
+                    cell(plane, second_at + 1)
+                };
+                let north = if ty > 0 {
+                    tile.add(own + THREADS - COLUMNS).read()
+                } else {
+                    cell(plane, above + column + THREADS)
+                };
+                let south = if ty + 1 < ROWS {
+                    tile.add(own + THREADS + COLUMNS).read()
+                } else {
+                    cell(plane, below + column + THREADS)
+                };
+                let sum = second_after + second_before + south + north + west + east;
+                second_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * second));
+            }
+            if row < rows && column < columns {
+                next.as_mut_ptr().add(plane * of_plane + first_at).write(first_next);
+            }
+            if row < rows && column + THREADS < columns {
+                next.as_mut_ptr().add(plane * of_plane + second_at).write(second_next);
+            }
+            thread::sync_threads();
+            (first_before, second_before) = (first, second);
+            (first, second) = (first_after, second_after);
+            plane += 1;
+        }
+    }
+}
