@@ -202,7 +202,7 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
         target::mark_task(self.index);
         target::set_block_idx(position(self.cohort, self.index));
         // SAFETY: a queue is alive as long as any of its blocks.
-        let mut yields = unsafe { Yields::new(self.cohort, requeueable) };
+        let mut yields = unsafe { Yields::new(self.cohort, requeueable) }.of_task(self.index);
         (self.task)(&mut yields);
         yields.requeued()
     }
@@ -217,7 +217,7 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
 pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
     // SAFETY: the caller's promise.
     unsafe {
-        work::<_, false>(
+        work::<_, false, false>(
             cohort,
             #[inline(always)]
             |_| task(),
@@ -233,19 +233,36 @@ pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
 #[inline(always)]
 pub unsafe fn preemptible_yielding(cohort: &Cohort, task: impl FnMut(&mut Yields)) {
     // SAFETY: the caller's promise.
-    unsafe { work::<_, true>(cohort, task) }
+    unsafe { work::<_, true, false>(cohort, task) }
+}
+
+/// Runs the preemptible entry of a kernel with yield points and markers, whose body has no barriers.
+///
+/// # Safety
+///
+/// As [`preemptible`].
+#[inline(always)]
+pub unsafe fn preemptible_marking(cohort: &Cohort, task: impl FnMut(&mut Yields)) {
+    // SAFETY: the caller's promise.
+    unsafe { work::<_, true, true>(cohort, task) }
 }
 
 /// # Safety
 ///
 /// As [`preemptible`].
 #[inline(always)]
-unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool>(cohort: &Cohort, task: F) {
+unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool, const DECIDES: bool>(
+    cohort: &Cohort,
+    task: F,
+) {
     let cohort = &enter(cohort);
     let mut block = CudaBlock::new();
     if YIELDS && block.elected {
         // The barrier that `start_block` asks for is that of the first claim.
         yields::start_block();
+    }
+    if DECIDES && block.elected {
+        yields::start_decisions();
     }
     let mut tasks = tasks::<F, YIELDS>(cohort, task);
     // SAFETY: the caller's promise.

@@ -6,6 +6,9 @@ use core::ops::Deref;
 use crate::abi::{Cohort, DeviceQueue, Signal};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
+pub use marker::*;
+
+mod marker;
 
 /// Gives up the SM here, if the kernel has to leave it.
 ///
@@ -32,6 +35,13 @@ pub struct Yields {
     requeueable: bool,
     /// Whether this thread has requeued the task.
     requeued: bool,
+    /// Whether the task runs to its end, because this thread has passed a marker, or knows that another one has.
+    marked: bool,
+    /// The task's index, in kernels with markers and without barriers.
+    task: u32,
+    /// The block's decision about its tasks.
+    #[cfg(not(target_arch = "nvptx64"))]
+    decision: *const Decision,
     /// Set in entries that never requeue a task; a constant there, which the compiler sees.
     is_off: bool,
     /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at the
@@ -49,6 +59,10 @@ impl Yields {
         granted: Signal::from_bits(0),
         requeueable: false,
         requeued: false,
+        marked: false,
+        task: 0,
+        #[cfg(not(target_arch = "nvptx64"))]
+        decision: core::ptr::null(),
         is_off: true,
         asked: 0,
         is_asked: false,
@@ -63,15 +77,24 @@ impl Yields {
     pub unsafe fn new(cohort: &Cohort, requeueable: bool) -> Yields {
         let (queue, granted) = (cohort.queue, cohort.signal);
         let asked = granted.to_bits();
-        Yields {
-            queue,
-            granted,
-            requeueable,
-            requeued: false,
-            is_off: false,
-            asked,
-            is_asked: false,
-        }
+        Yields { queue, granted, requeueable, is_off: false, asked, ..Yields::OFF }
+    }
+
+    /// The state for the task of this index, about which the block decides by `decision`.
+    ///
+    /// # Safety
+    ///
+    /// `decision` is alive until the block has ended all use of the result and its copies.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub unsafe fn decided_by(self, decision: &Decision, task: u32) -> Yields {
+        Yields { task, decision, ..self }
+    }
+
+    /// The state for the task of this index.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    pub(crate) fn of_task(self, task: u32) -> Yields {
+        Yields { task, ..self }
     }
 
     /// The state that the CPU device gave to the current emulated thread.
@@ -87,6 +110,41 @@ impl Yields {
             self.requeued = self.look();
         }
         self.requeued
+    }
+
+    /// Whether the thread has to return at this yield point, in a body with markers and without barriers.
+    #[inline(always)]
+    pub fn poll_unless_marked(&mut self) -> bool {
+        if self.requeueable && !self.marked && self.look() {
+            self.decide(true);
+        }
+        self.requeued
+    }
+
+    /// Whether the thread has to return at this marker, in a body without barriers, because its block-task was dropped.
+    /// Otherwise no thread drops the block-task from now on.
+    #[inline(always)]
+    pub fn mark(&mut self) -> bool {
+        if self.requeueable && !self.marked {
+            self.decide(false);
+        }
+        self.requeued
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, drops: bool) {
+        #[cfg(target_arch = "nvptx64")]
+        // SAFETY: the word is this block's while the kernel runs, and `start_decisions` has set it.
+        let decision = unsafe { &*decision_word() };
+        #[cfg(not(target_arch = "nvptx64"))]
+        // SAFETY: the promise of `decided_by`.
+        let Some(decision) = (unsafe { self.decision.as_ref() }) else {
+            // What runs the thread knows nothing of markers, so it drops no block-task that has them.
+            self.marked = true;
+            return;
+        };
+        self.requeued = decision.decide(self.task, drops);
+        self.marked = !self.requeued;
     }
 
     /// On the CPU device, a look at the word costs no more than a look at the clock.
@@ -183,6 +241,65 @@ impl Yields {
         self.requeued
     }
 
+    /// Whether all threads of the block have to return at this yield point, in a body with markers and barriers. All
+    /// of them call this.
+    ///
+    /// They return only if none is marked. One reduction tells both: a thread that is not marked says yes, and the one
+    /// that looks does so if the SM was taken, too. A thread that has passed a marker ahead of this yield point comes
+    /// here as all others do, so none of them drops the block-task, and there is no decision to share before that.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn vote_unless_marked(&mut self) -> bool {
+        if self.requeueable {
+            self.requeued = self.look_together_unless_marked();
+        }
+        self.requeued
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    fn look_together_unless_marked(&mut self) -> bool {
+        let mut drops = !self.marked;
+        if target::is_first_thread() {
+            let mut is_taken = false;
+            if self.requeueable {
+                is_taken = self.is_taken();
+                self.ask();
+            }
+            drops &= is_taken;
+        }
+        let drops = target::yield_vote_all(drops);
+        #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]
+        if drops && target::is_first_thread() {
+            count(true);
+        }
+        drops
+    }
+
+    /// Votes as [`vote_unless_marked`](Yields::vote_unless_marked) does, after the barrier `wait` of the body.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    fn vote_or_wait_unless_marked(&mut self, wait: impl FnOnce()) -> bool {
+        if self.is_off {
+            wait();
+        } else {
+            // As in `vote_or_wait`.
+            self.requeued = self.look_together_unless_marked();
+        }
+        self.requeued
+    }
+
+    /// Lets the block-task run to its end, in a body with barriers. No thread returns here: all have come past the last
+    /// yield point, which none of them does in a block-task that is dropped there.
+    #[inline(always)]
+    pub fn mark_together(&mut self) {
+        #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]
+        if self.requeueable && !self.marked {
+            count(false);
+        }
+        self.marked = true;
+    }
+
     /// Whether the thread requeued its task.
     #[inline(always)]
     pub fn requeued(&self) -> bool {
@@ -221,6 +338,13 @@ impl<F> Functions<F, F> {
     pub fn vote_after(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
         yields.vote_or_wait(call)
     }
+
+    /// As [`vote_after`](Functions::vote_after), in a body with markers.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn vote_after_unless_marked(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
+        yields.vote_or_wait_unless_marked(call)
+    }
 }
 
 impl<A, B> Deref for Functions<A, B> {
@@ -258,6 +382,14 @@ impl Different {
         call();
         yields.vote()
     }
+
+    /// As [`vote_after`](Different::vote_after), in a body with markers.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn vote_after_unless_marked(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
+        call();
+        yields.vote_unless_marked()
+    }
 }
 
 /// Asserts, in a constant, that `T` is the type of a number, or of an array of numbers, and that the value is a constant
@@ -265,7 +397,7 @@ impl Different {
 #[doc(hidden)]
 pub const fn constant<T: Constant>(_: T) {}
 
-/// Implemented for numbers, arrays of numbers, and the operations of reductions.
+/// Implemented for numbers, arrays of numbers, the operations of reductions, and orderings of atomic operations.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "a kernel with yield points names a value that is no number and no array of numbers",
@@ -282,6 +414,8 @@ constants!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char
 
 impl Constant for crate::warp::WarpReductionOp {}
 
+impl Constant for crate::atomic::Ordering {}
+
 impl<T: Constant, const N: usize> Constant for [T; N] {}
 
 /// Starts the watch of a block. One thread calls this, before a barrier of the block. Threads may reach yield
@@ -291,6 +425,22 @@ impl<T: Constant, const N: usize> Constant for [T; N] {}
 pub(crate) fn start_block() {
     // SAFETY: the word is this block's, and no other thread uses it before the barrier.
     unsafe { target::yield_word().cast::<Watch>().write(Watch::new(target::clock())) }
+}
+
+/// Starts the decisions of a block of a kernel with markers, as [`start_block`] starts its watch.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub(crate) fn start_decisions() {
+    // SAFETY: as in `start_block`.
+    unsafe { decision_word().write(Decision::default()) }
+}
+
+/// The upper half of the word whose lower half is the watch.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+fn decision_word() -> *mut Decision {
+    const { assert!(size_of::<Watch>() + size_of::<Decision>() == size_of::<u64>()) };
+    target::yield_word().cast::<Decision>().wrapping_add(1)
 }
 
 #[cfg(target_arch = "nvptx64")]

@@ -17,10 +17,11 @@ use analyze::idempotence::Verdict;
 use analyze::uniform::kinds::Kind;
 use analyze::{barriers, idempotence};
 use errors::Errors;
+use generate::parts::Yields;
 use parse::Kernel;
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
-use rewrite::{assertions, shared, yields};
+use rewrite::{assertions, markers, shared, yields};
 
 mod analyze;
 mod conditions;
@@ -85,9 +86,9 @@ mod tests;
 /// | --- | --- |
 /// | `block = 256`, `block = (x, y)`, `block = (x, y, z)` | threads in a block, for every launch; constants of type `u32`, at most 1024 in all and 64 in z |
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
-/// | `idempotent` | the author's word that a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed where the macro [cannot prove it](#what-the-macro-proves), and without effect in a kernel without yield points |
+/// | `idempotent` | the author's word that a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed where the macro [cannot prove it](#what-the-macro-proves), and without effect in a kernel without yield points. With it, no [markers](#markers) are planted |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
-/// | `explain` | a warning that says what the macro has proved of the kernel's yield points, and why no more |
+/// | `explain` | a warning that says what the macro has proved of the kernel's yield points, up to which line, and why no more |
 /// | `instances(8, 16)` | the [constants](#constants-as-parameters) that a generic kernel is compiled for |
 /// | `crate = path` | the path of `preempt_device`, where neither that nor `preempt` is a dependency of the package; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///
@@ -251,9 +252,40 @@ mod tests;
 /// | `x = f(x)` in place | read one buffer and write another; or, in a body with barriers, write `x` only behind the last yield point that the block reaches |
 ///
 /// With barriers in the body, a yield point stops all threads of a block or none (below). So behind the last
-/// one no thread runs again. Without barriers each thread stops by itself, and writing in place is never
-/// safe. A thread at its end has overwritten `x` when another thread requeues the block-task, and then reads
-/// what it wrote.
+/// one no thread runs again. Without barriers each thread stops by itself. A thread at its end may have overwritten `x`
+/// when another thread requeues the block-task, and would then read what it wrote.
+///
+/// ## Markers
+///
+/// Most kernels that do such a thing do it at their end. There the macro plants a *marker* in front of it. A thread that
+/// comes to a marker tells its block, and from then on the block-task runs to its end: yield points stop none of its threads
+/// any more. If another thread has stopped at a yield point before, the thread returns at the marker instead. So the
+/// block-task either runs again, and no thread has come past a marker, or it does not.
+///
+/// ```
+/// use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
+/// use preempt_device::prelude::*;
+///
+/// /// Counts the ends of orbits.
+/// #[preemptible(block = 256)]
+/// pub fn count(rounds: u32, x0: &[f32], counts: SliceMut<u32>) {
+///     let mut x = x0[thread::index_1d() as usize];
+///     for _ in 0..rounds {
+///         yield_point!();
+///         x = GpuFloat::cos(x);
+///     }
+///     let bin = (x * 16.0) as usize % 16;
+///     // A marker stands here.
+///     // SAFETY: there are 16 counters, which all threads access atomically.
+///     unsafe { AtomicU32::from_ptr(counts.as_mut_ptr().add(bin)) }.fetch_add(1, Relaxed);
+/// }
+/// ```
+///
+/// The marker stands ahead of the innermost statement of the kernel's own body that does it: of the statement that declares
+/// a closure, if the closure does it, and of the whole `match` if an arm without braces does it. Put braces around what
+/// should be preemptible for longer. The block-task is preemptible until its *first* thread has passed a marker. In a loop
+/// with a yield point, a marker is passed once and holds for all later rounds. The option `explain` says where the first
+/// marker is. With `idempotent`, there are none.
 ///
 /// ## What the macro proves
 ///
@@ -261,22 +293,22 @@ mod tests;
 /// at the token in question. `idempotent` then is a promise of the author's, which nothing checks: as with a data
 /// race, a wrong one gives wrong results, and only when the kernel is preempted. What is not proved:
 ///
-/// | in the body | because | instead |
+/// | in the body | because | and |
 /// | --- | --- | --- |
-/// | a buffer that is read and written, an atomic | the block-task finds what it has written | as above |
-/// | a function or method from elsewhere, an operator of a type of your own | its code is not seen | a function inside the body; numbers, `let n: u32 = p.n;` |
-/// | written memory that is lent (`&mut *p`), stored in a struct, or passed on | where it is written is not seen | `read` and `write`, or `*` on the pointer, in the body |
+/// | a buffer that is read and written, an atomic | the block-task finds what it has written | a marker is planted, if there is a yield point ahead of it |
+/// | written memory that is lent (`&mut *p`), stored in a struct, or passed on | where it is written is not seen | as above; or write `read` and `write`, or `*` on the pointer, in the body |
+/// | a function or method from elsewhere, an operator of a type of your own | its code is not seen | write a function inside the body; numbers, `let n: u32 = p.n;` |
 /// | a shared array that is read before it is written, or written only under a condition or in a loop | a dropped run has left values there | write it first |
-/// | `sm_id`, `activemask`, clocks | they are something else next time | parameters and indices |
-/// | a `static`, a macro other than `assert!`, `panic!` and their like, a `#[cfg]` | what stands there is not seen | write it out; constants that are numbers or arrays of numbers |
+/// | `sm_id`, `activemask`, clocks | they are something else next time | use parameters and indices |
+/// | a `static`, a macro other than `assert!`, `panic!` and their like, a `#[cfg]` | what stands there is not seen | write it out; use constants that are numbers or arrays of numbers |
 ///
 /// ```compile_fail
 /// # use preempt_device::prelude::*;
 /// #[preemptible]
 /// fn halve(x: SliceMut<f32>) {
 ///     let i = thread::index_1d() as usize;
-///     yield_point!();
 ///     unsafe { x.write(i, x.read(i) / 2.0) } // error: this may overwrite elements of `x` that the block-task reads
+///     yield_point!();
 /// }
 /// ```
 ///
@@ -431,30 +463,37 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
     let uniformity = barriers::check_barriers(&kernel.body, params, &mut errors);
     let verdict = idempotence::verdict(&kernel, uniformity.is_some());
     analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
+    let votes = uniformity.is_some();
+    // Ahead of all that rewrites the body.
+    let proof = verdict.proof().filter(|_| !kernel.options.idempotent);
+    let markers = proof.and_then(|(_, markers)| markers);
+    let is_marked = markers.is_none_or(|markers| markers::reserve(&mut kernel.body, markers));
     let memory = shared::place_arrays(&mut kernel, &mut errors);
     if kernel.rust_cuda.is_some() {
         memory.refuse_slices(&mut errors);
     }
     let Kernel { options, body, .. } = &mut kernel;
     yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
-    let yields = yields::place_points(options, body, uniformity.is_some(), &mut errors);
+    let yields = yields::place_points(options, body, votes, markers.is_some(), &mut errors);
+    markers::place(&options.krate, body, yields.then_some(votes));
     if yields && let Some(uniformity) = &uniformity {
         assertions::assert_known(&options.krate, &uniformity.names, body);
     }
     let mut explanation = None;
     if yields {
         describe(&mut kernel, &verdict);
+        let declared = kernel.options.idempotent;
         explanation = kernel
             .options
             .explain
             .as_ref()
-            .map(|option| generate::note(option, &verdict.explanation()));
-        match &verdict {
-            _ if kernel.options.idempotent => {}
-            Verdict::Strict(assumptions) => {
+            .map(|option| generate::note(option, &verdict.explanation(declared)));
+        match proof {
+            _ if declared => {}
+            Some((assumptions, _)) if is_marked => {
                 assertions::assert_repeatable(&kernel.options.krate, assumptions, &mut kernel.body);
             }
-            verdict => verdict.error().into_iter().for_each(|error| errors.add(error)),
+            _ => verdict.error().into_iter().for_each(|error| errors.add(error)),
         }
     } else if let Some(option) = &kernel.options.explain {
         errors.push(
@@ -462,6 +501,11 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
             "a kernel without yield points runs no block-task again; leave the option out",
         );
     }
+    let yields = match (yields, markers) {
+        (false, _) => Yields::Nowhere,
+        (true, Some(_)) if !votes => Yields::UntilMarked,
+        (true, _) => Yields::Anywhere,
+    };
     // A kernel whose body is refused is still generated, so that its callers have no errors.
     let mut expansion = generate::kernel(&kernel, &memory, yields);
     expansion.extend(explanation);
@@ -472,7 +516,7 @@ fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
 /// Adds the verdict to the documentation of a kernel that has one.
 fn describe(kernel: &mut Kernel, verdict: &Verdict) {
     if kernel.attrs.iter().any(|attr| attr.path().is_ident("doc")) {
-        let summary = verdict.summary();
+        let summary = verdict.summary(kernel.options.idempotent);
         kernel.attrs.extend::<[syn::Attribute; 2]>([
             syn::parse_quote!(#[doc = ""]),
             syn::parse_quote!(#[doc = #summary]),

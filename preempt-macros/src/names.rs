@@ -39,6 +39,9 @@ pub fn shared_end(number: usize) -> TokenStream {
     }
 }
 
+/// Stands in for a marker while the body is rewritten.
+pub const MARKER: &str = "__preempt_marker";
+
 /// The macros that give a body shared memory.
 pub const SHARED_ARRAY: &str = "shared_array";
 pub const SHARED_SLICE: &str = "shared_slice";

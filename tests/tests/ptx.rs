@@ -19,7 +19,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 52] = [
+const NAMES: [&str; 54] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -53,6 +53,7 @@ const NAMES: [&str; 52] = [
     "powers_f32",
     "powers_f64",
     "reversed_runs",
+    "rotate_marking",
     "rotate_yielding",
     "rounded_f32",
     "rounded_f64",
@@ -61,6 +62,7 @@ const NAMES: [&str; 52] = [
     "scaled__3_true",
     "scaled__m2_false",
     "sm_of_task",
+    "spin_marking",
     "spin_yielding",
     "struct_arg",
     "sum",
@@ -75,7 +77,7 @@ const NAMES: [&str; 52] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 28] = [
+const BLOCKS: [(&str, u32); 29] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -83,6 +85,7 @@ const BLOCKS: [(&str, u32); 28] = [
     ("filtered__8", 16),
     ("guard_sync_guard", 128),
     ("paced_shared", 256),
+    ("rotate_marking", 256),
     ("rotate_yielding", 256),
     ("tiled_mm", 256),
     ("vector_add", 256),
@@ -111,6 +114,16 @@ const YIELDING: &str = "spin_yielding";
 
 /// The kernel whose yield points are votes of the block.
 const VOTING: &str = "rotate_yielding";
+
+/// Kernels with yield points, and how many they have. Of the last two, block-tasks can be dropped until a thread gets to a
+/// marker.
+const WITH_YIELDS: [(&str, usize); 4] =
+    [(YIELDING, 1), (VOTING, 1), ("spin_marking", 1), ("rotate_marking", 2)];
+
+/// The number of yield points of a kernel.
+fn yield_points(name: &str) -> usize {
+    WITH_YIELDS.iter().find(|(of, _)| *of == name).map_or(0, |(_, points)| *points)
+}
 
 /// The text of one entry.
 fn entry(name: &str) -> &'static str {
@@ -312,7 +325,7 @@ fn the_worker_loop_is_there_once() {
     for name in NAMES {
         // The first chunk; the chunk after it, and a chunk that has to be looked for; between tasks; the end. With
         // yield points, whether the last task was requeued, and the requeue.
-        let expected = if [YIELDING, VOTING].contains(&name) { 7 } else { 5 };
+        let expected = if yield_points(name) > 0 { 7 } else { 5 };
         assert_eq!(barriers(name, 1), expected, "in {name}");
         assert_eq!(barriers(&format!("{name}__plain"), 1), 0, "in the plain entry of {name}");
     }
@@ -371,7 +384,7 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
         // And at yield points.
-        let expected = 3 + usize::from([YIELDING, VOTING].contains(&name));
+        let expected = 3 + yield_points(name);
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
         let (waits, copies): (Vec<_>, Vec<_>) =
@@ -414,6 +427,31 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
 }
 
 #[test]
+fn a_marker_and_a_drop_change_one_word_by_compare_and_swap() {
+    let word = "[preempt_yields+4]";
+    let all = instructions("spin_marking");
+    let on_word = |start: &str| {
+        let those = all.iter().filter(|(operation, operands)| {
+            operation.starts_with(start) && operands.contains(word)
+        });
+        those.count()
+    };
+    assert_eq!(on_word("st.shared"), 1, "the block's start");
+    assert!(on_word("atom.relaxed.sys.shared.cas.b32") >= 2, "a marker, and a drop");
+    assert_eq!(on_word("atom"), on_word("atom.relaxed.sys.shared.cas.b32"));
+    assert_eq!(on_word("ld.relaxed.sys.shared.b32"), on_word("atom"), "a look before each");
+    // In a body with barriers there is no word, and one reduction: all agree.
+    assert!(!entry("rotate_marking").contains(word));
+    let votes =
+        instructions("rotate_marking").iter().filter(|(of, _)| *of == "bar.red.and.pred").count();
+    assert_eq!(votes, 2);
+    // Others do not pay for it.
+    for name in [YIELDING, VOTING] {
+        assert!(!entry(name).contains(word) && !entry(name).contains("bar.red.and"));
+    }
+}
+
+#[test]
 fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
     let all = instructions(VOTING);
     let is_vote = |(operation, _): &(&str, &str)| operation.starts_with("bar.red");
@@ -428,16 +466,17 @@ fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
 
 #[test]
 fn only_preemptible_entries_with_yield_points_pay_for_them() {
-    for name in [YIELDING, VOTING] {
+    for (name, _) in WITH_YIELDS {
         let plain = entry(&format!("{name}__plain"));
         for sign in ["preempt_yields", "%clock", "ld.relaxed", "bar.red"] {
             assert!(!plain.contains(sign), "{sign} in the plain entry of {name}");
         }
     }
     assert!(!entry("spin_yielding__plain").contains(".shared"));
-    // An entry has the shared memory that it names, so the others do not have it. Two entries use the word, so its
-    // declaration is outside of both.
-    let outside = PTX.replace(entry(YIELDING), "").replace(entry(VOTING), "");
+    // An entry has the shared memory that it names, so the others do not have it. Several entries use the word, so its
+    // declaration is outside of them.
+    let outside =
+        WITH_YIELDS.iter().fold(PTX.to_owned(), |text, (name, _)| text.replace(entry(name), ""));
     let mut lines = outside.lines().filter(|line| line.contains("preempt_yields"));
     assert!(lines.all(|line| line.starts_with("//") || line.starts_with(".shared .align")));
 }

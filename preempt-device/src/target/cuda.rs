@@ -269,6 +269,12 @@ pub(crate) fn yield_vote(taken: bool) -> bool {
 }
 
 #[inline(always)]
+pub(crate) fn yield_vote_all(drops: bool) -> bool {
+    // SAFETY: every thread of the block calls it.
+    unsafe { barrier_and(YIELD_BARRIER, drops) }
+}
+
+#[inline(always)]
 pub(crate) fn sync_threads() {
     // SAFETY: a barrier; threads that disagree hang, which is not undefined.
     unsafe { barrier_sync(0) }

@@ -49,9 +49,9 @@ pub enum Operation {
         /// This thread's predicate.
         predicate: bool,
     },
-    /// A yield point of the whole block; the answer is not 0 if one thread has `taken` set.
+    /// A yield point of the whole block; the answer is the number of threads that have `taken` set.
     YieldVote {
-        /// Whether this thread knows that the SM was taken.
+        /// Whether this thread knows that the SM was taken; in kernels with markers, whether it has nothing against a drop.
         taken: bool,
     },
     /// Every thread in `mask` of the warp; the answer has a bit for each true predicate.
@@ -189,6 +189,11 @@ pub(crate) mod primitives {
     #[track_caller]
     pub(crate) fn yield_vote(taken: bool) -> bool {
         wait(Operation::YieldVote { taken }) != 0
+    }
+
+    #[track_caller]
+    pub(crate) fn yield_vote_all(drops: bool) -> bool {
+        wait(Operation::YieldVote { taken: drops }) as u32 == threads()
     }
 
     #[track_caller]

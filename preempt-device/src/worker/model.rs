@@ -16,6 +16,7 @@ use crate::abi::{
     departures, share_bits,
 };
 use crate::atomic_shim::Ordering::Relaxed;
+use crate::yields::Decision;
 
 /// The memory that tasks write, one cell each, without atomics: loom checks every access.
 struct Memory(Vec<UnsafeCell<u32>>);
@@ -364,6 +365,87 @@ fn a_requeued_task_goes_to_another_cohort() {
         assert_eq!(done, 2);
         launch.memory.expect_all(11);
         happened((starts.load(Relaxed) > 2).into());
+    });
+}
+
+/// A task that a block of two threads runs, with a cell for each of them.
+struct Marking {
+    launch: Arc<Launch>,
+    cells: Memory,
+    /// How often threads dropped the task, came to the marker of a dropped task, and saw the signal behind their marker.
+    outcomes: [AtomicU32; 3],
+}
+
+impl Marking {
+    /// Thread `number` looks at the signal, passes a marker, and adds 1 to its cell, which would be wrong to do twice.
+    /// Returns whether it requeued the task.
+    fn run_thread(
+        &self,
+        number: u32,
+        decision: &Decision,
+        granted: Signal,
+        requeueable: bool,
+    ) -> bool {
+        let is_taken = || requeueable && !self.launch.queues[0].grants(granted, 0);
+        let happened = |which: usize| _ = self.outcomes[which].fetch_add(1, Relaxed);
+        if is_taken() && decision.decide(0, true) {
+            happened(0);
+            return true;
+        }
+        if requeueable && decision.decide(0, false) {
+            happened(1);
+            return true;
+        }
+        self.cells.update(number, |cell| *cell += 1);
+        if is_taken() {
+            assert!(!decision.decide(0, true), "dropped behind a marker");
+            happened(2);
+        }
+        false
+    }
+
+    fn run_block(this: &Arc<Marking>, spec: Spec) {
+        let cohort = this.launch.cohort(spec);
+        let granted = cohort.signal;
+        let decision = Arc::new(Decision::default());
+        // The block has dropped another task before, as far as its word says.
+        assert!(decision.decide(1, true));
+        let task = |_, requeueable| {
+            let (marking, words) = (this.clone(), decision.clone());
+            // Start and end of the thread are the barriers around a task.
+            let other = thread::spawn(move || marking.run_thread(1, &words, granted, requeueable));
+            let requeued = this.run_thread(0, &decision, granted, requeueable);
+            other.join().unwrap() | requeued
+        };
+        // SAFETY: the launch is alive, and each block runs once.
+        unsafe { run(&mut OneThread::on(0), &cohort, &mut Tasks::<_, true>(0, task)) }
+    }
+}
+
+/// The threads of a block come to their markers while the signal takes the SM. The first marker or drop decides for both:
+/// no thread runs behind its marker in a task that runs again.
+#[test]
+fn a_marker_and_a_drop_exclude_each_other() {
+    Outcomes::<5>::new().of_model(3, |happened| {
+        let marking = Arc::new(Marking {
+            launch: Launch::new(1),
+            cells: Memory::new(2),
+            outcomes: Default::default(),
+        });
+        let block = marking.clone();
+        thread::spawn(move || Marking::run_block(&block, FIRST));
+        let launch = &marking.launch;
+        launch.signal(0, 2, SmRange::EMPTY);
+        let done = launch.wait(0, 1);
+        happened(done as usize);
+        if done == 0 {
+            let spec = Spec { ticket: 2, epoch: 3, left: departures(1, 0), ..FIRST };
+            Marking::run_block(&marking, spec);
+            assert_eq!(launch.wait(0, 2), 1);
+        }
+        marking.cells.expect_all(1);
+        let outcomes = marking.outcomes.iter().enumerate();
+        outcomes.filter(|(_, n)| n.load(Relaxed) > 0).for_each(|(which, _)| happened(2 + which));
     });
 }
 

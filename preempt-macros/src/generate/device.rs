@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
-use super::parts;
+use super::parts::{self, Yields};
 use crate::names::{local, plain_symbol};
 use crate::parse::Kernel;
 use crate::parse::instances::Instances;
@@ -16,7 +16,7 @@ pub fn device(
     kernel: &Kernel,
     common: &TokenStream,
     memory: &SharedMemory,
-    yields: bool,
+    yields: Yields,
 ) -> TokenStream {
     let Kernel { attrs, vis, ident, instances, .. } = kernel;
     let Some(Instances { params, all }) = instances else {
@@ -56,7 +56,7 @@ fn entries(
     ident: &Ident,
     common: &TokenStream,
     memory: &SharedMemory,
-    yields: bool,
+    yields: Yields,
 ) -> TokenStream {
     let options = &kernel.options;
     let krate = &options.krate;

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Lifetime, Token};
 
 use super::instances;
-use super::parts::{self, rebuild};
+use super::parts::{self, Yields, rebuild};
 use crate::names::{at, local, plain_symbol, preemptible_symbol, shared_end, yields_variable};
 use crate::parse::instances::Instance;
 use crate::parse::rust_cuda::RustCuda;
@@ -23,7 +23,7 @@ pub fn host(
     kernel: &Kernel,
     common: &TokenStream,
     memory: &SharedMemory,
-    yields: bool,
+    yields: Yields,
 ) -> TokenStream {
     let Kernel { options, attrs, vis, ident, unsafety, params, .. } = kernel;
     let krate = &options.krate;
@@ -124,7 +124,7 @@ pub fn host(
 }
 
 /// The function that runs the body for one emulated thread, with the arguments of a call.
-fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStream {
+fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: Yields) -> TokenStream {
     let krate = &kernel.options.krate;
     let args = local("args");
     // The position of each parameter's first value among the arguments.
@@ -172,7 +172,7 @@ fn cpu_entry(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStrea
     let arguments: Vec<_> = parts::slice_arguments(memory).chain(of_params).collect();
     let is_used = !kernel.params.is_empty() || slices.is_some();
     let args = if is_used { quote!(#args) } else { quote!(_) };
-    let run = if yields {
+    let run = if yields.somewhere() {
         let yields = yields_variable();
         quote! {
             let mut #yields = #krate::yields::Yields::of_thread();
@@ -199,7 +199,7 @@ fn description(
     kernel: &Kernel,
     instance: Option<&Instance>,
     memory: &SharedMemory,
-    yields: bool,
+    yields: Yields,
 ) -> TokenStream {
     let Kernel { options: Options { block, amortize, krate, .. }, ident, .. } = kernel;
     let name = ident.unraw().to_string();
@@ -241,6 +241,7 @@ fn description(
         }
     });
     let shared_bytes = shared_end(memory.arrays.len());
+    let yields = yields.somewhere();
     quote! {
         static __PREEMPT_KERNEL: #krate::host::Kernel = #krate::host::Kernel {
             name: #name,

@@ -6,6 +6,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
+use self::parts::Yields;
 use crate::names::at;
 use crate::parse::Kernel;
 use crate::rewrite::shared::SharedMemory;
@@ -31,7 +32,7 @@ pub fn note(option: &Ident, text: &str) -> TokenStream {
 }
 
 /// The expansion of `kernel`. Its body refers to `memory`, and to the state of yield points if it `yields`.
-pub fn kernel(kernel: &Kernel, memory: &SharedMemory, yields: bool) -> TokenStream {
+pub fn kernel(kernel: &Kernel, memory: &SharedMemory, yields: Yields) -> TokenStream {
     let common = [Some(parts::shared_layout(kernel, memory)), parts::bounds(kernel)]
         .into_iter()
         .flatten()

@@ -13,6 +13,23 @@ use crate::parse::instances::Instance;
 use crate::parse::{Form, Kernel, Options, Param, ParamKind};
 use crate::rewrite::shared::{SharedArray, SharedMemory};
 
+/// Whether block-tasks of a kernel can be dropped at yield points.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Yields {
+    /// The body has no yield points.
+    Nowhere,
+    /// The body has yield points, and perhaps markers that the block needs no word for.
+    Anywhere,
+    /// Until a thread gets to a marker, of which a word of the block tells the others.
+    UntilMarked,
+}
+
+impl Yields {
+    pub fn somewhere(self) -> bool {
+        self != Yields::Nowhere
+    }
+}
+
 /// The constants of an instance, under the names that the kernel's parameters have.
 pub fn constants(params: &[ConstParam], Instance { values, .. }: &Instance) -> TokenStream {
     let constants = params.iter().zip(values).map(|(ConstParam { ident, ty, .. }, value)| {
@@ -175,14 +192,14 @@ pub fn bounds(kernel: &Kernel) -> Option<TokenStream> {
 
 /// The user's function under another name, with this `body`. Only shared memory and yield points are changed
 /// in it.
-pub fn body(kernel: &Kernel, body: &Block, memory: &SharedMemory, yields: bool) -> TokenStream {
+pub fn body(kernel: &Kernel, body: &Block, memory: &SharedMemory, yields: Yields) -> TokenStream {
     let Kernel { options: Options { krate, .. }, unsafety, .. } = kernel;
     let params = kernel.params.iter().map(|Param { attrs, mutability, ident, ty, .. }| {
         // Used, though not here.
         let used = memory.is_measured_by(ident).then(|| quote!(#[allow(unused_variables)]));
         quote!(#(#attrs)* #used #mutability #ident: #ty)
     });
-    let first = yields.then(|| {
+    let first = yields.somewhere().then(|| {
         let yields = yields_variable();
         quote!(#yields: &mut #krate::yields::Yields)
     });
@@ -268,20 +285,25 @@ pub fn entry_calls(
     arguments: &[TokenStream],
     memory: &SharedMemory,
     krate: &Path,
-    yields: bool,
+    yields: Yields,
 ) -> (TokenStream, TokenStream, TokenStream) {
     // Primitives that read the task's registers must be inlined into an entry. So the body is, and so is the
     // closure that calls it, however long it is.
     let arguments: Vec<_> = slice_arguments(memory).chain(arguments.iter().cloned()).collect();
-    if yields {
+    let entry = match yields {
+        Yields::Nowhere => quote!(preemptible),
+        Yields::Anywhere => quote!(preemptible_yielding),
+        Yields::UntilMarked => quote!(preemptible_marking),
+    };
+    if yields.somewhere() {
         let yields = yields_variable();
         let call = quote! {
             #[inline(always)]
             |#yields: &mut #krate::yields::Yields| unsafe { __preempt_body(#yields, #(#arguments),*) }
         };
-        (call, quote!(preemptible_yielding), quote!(plain_yielding))
+        (call, entry, quote!(plain_yielding))
     } else {
         let call = quote!(#[inline(always)] || unsafe { __preempt_body(#(#arguments),*) });
-        (call, quote!(preemptible), quote!(plain))
+        (call, entry, quote!(plain))
     }
 }

@@ -7,7 +7,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 
-use super::parts;
+use super::parts::{self, Yields};
 use crate::names::{local, preemptible_symbol};
 use crate::parse::Kernel;
 use crate::parse::rust_cuda::RustCuda;
@@ -20,7 +20,7 @@ pub fn device(
     RustCuda { item, attrs, abi }: &RustCuda,
     common: &TokenStream,
     memory: &SharedMemory,
-    yields: bool,
+    yields: Yields,
 ) -> TokenStream {
     let Kernel { options, attrs: others, vis, ident, .. } = kernel;
     let krate = &options.krate;
@@ -32,7 +32,7 @@ pub fn device(
     let (call, preemptible, _) = parts::entry_calls(&arguments, memory, krate, yields);
     let block = parts::block_declaration(options);
     let mut plain = item.clone();
-    if yields {
+    if yields.somewhere() {
         remove_yield_points(&mut plain.block);
     }
     quote! {

@@ -1,6 +1,6 @@
 //! Yield points: each `yield_point!` of a body becomes a test and a `return`.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
@@ -40,9 +40,16 @@ pub fn add_to_loops(
 }
 
 /// Replaces each `yield_point!` in the body by a test, or by a vote of the block if its threads wait for each
-/// other. Returns whether there are any.
-pub fn place_points(options: &Options, body: &mut Block, votes: bool, errors: &mut Errors) -> bool {
-    let mut placer = PointPlacer { options, votes, placed: false, inner_functions: 0, errors };
+/// other. If the body has `markers`, these heed them. Returns whether there are any.
+pub fn place_points(
+    options: &Options,
+    body: &mut Block,
+    votes: bool,
+    markers: bool,
+    errors: &mut Errors,
+) -> bool {
+    let mut placer =
+        PointPlacer { options, votes, markers, placed: false, inner_functions: 0, errors };
     placer.visit_block_mut(body);
     placer.placed
 }
@@ -128,6 +135,8 @@ struct PointPlacer<'a> {
     options: &'a Options,
     /// Whether all threads of the block decide together.
     votes: bool,
+    /// Whether the body has markers.
+    markers: bool,
     /// Whether there was a yield point.
     placed: bool,
     /// The number of closures and other blocks around that `return` would not leave.
@@ -160,17 +169,23 @@ impl PointPlacer<'_> {
         self.placed = true;
         let (krate, yields) = (&self.options.krate, yields_variable());
         let at = at(span);
+        let method = |name: &str| {
+            let name = if self.markers { format!("{name}_unless_marked") } else { name.to_owned() };
+            Ident::new(&name, at)
+        };
         let stops = match call {
             Some(call) => {
-                let function = &call.func;
+                let (function, vote_after) = (&call.func, method("vote_after"));
                 // Compared by type, because a name may stand for any function.
                 quote_spanned! {at=>
                     #krate::yields::functions(&#function, &#krate::thread::sync_threads)
-                        .vote_after(#yields, || { #call; })
+                        .#vote_after(#yields, || { #call; })
                 }
             }
-            None if self.votes => quote_spanned!(at=> #krate::yields::Yields::vote(#yields)),
-            None => quote_spanned!(at=> #krate::yields::Yields::poll(#yields)),
+            None => {
+                let looks = method(if self.votes { "vote" } else { "poll" });
+                quote_spanned!(at=> #krate::yields::Yields::#looks(#yields))
+            }
         };
         let stops = called_at(span, stops);
         Some(quote_spanned! {at=>

@@ -170,7 +170,7 @@ kernels! {
     barrier_as_a_method: "", "fn k(n: u32) { if n == 0 { return } block.sync_threads(); }" =>
         ["below", "every thread must"];
 
-    yield_point_without_idempotent: "", "fn k(x: SliceMut<u32>) { yield_point!(); x.write(0, x.read(1)); }" => [
+    yield_point_without_idempotent: "", "fn k(x: SliceMut<u32>) { x.write(0, x.read(1)); yield_point!(); }" => [
         "declare it: `#[preemptible(idempotent)]`",
         "`x` is read here",
     ];
@@ -208,8 +208,8 @@ kernels! {
     yield_in_loops_with_a_value: "idempotent, yield_in_loops = true", "fn k() { loop {} }" => [
         "write `#[preemptible(yield_in_loops)]`",
     ];
-    yield_in_loops_without_idempotent: "yield_in_loops", "fn k(x: *mut u32) { loop { *x += 1; } }" => [
-        "also where the loop leads back",
+    yield_in_loops_without_idempotent: "yield_in_loops", "fn k(x: *mut u32) { *x += 1; loop { *x += 1; } }" => [
+        "no yield point is ahead of that; put one there",
         "`x` is read here",
     ];
     yield_point_and_a_helper: "", "fn k(x: &[u32]) { helper(x[0]); yield_point!(); }" => [

@@ -152,6 +152,33 @@ snapshots! {
         }
         "#,
     );
+    yield_points_until_marked: expand(
+        "",
+        r#"
+        /// Some documentation.
+        fn count(rounds: u32, counts: SliceMut<u32>) {
+            for _ in 0..rounds {
+                yield_point!();
+                if thread::thread_idx_x() == 3 {
+                    unsafe { AtomicU32::from_ptr(counts.as_mut_ptr()) }.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        "#,
+    );
+    yield_points_until_marked_with_barriers: expand(
+        "",
+        r#"
+        fn count(rounds: u32, counts: *mut u32) {
+            for _ in 0..rounds {
+                thread::sync_threads();
+                yield_point!();
+                *counts += 1;
+                yield_point!();
+            }
+        }
+        "#,
+    );
     yield_points_in_loops: expand(
         "idempotent, yield_in_loops",
         "fn spin(n: u32) { while n > t() { loop { break; } } (0..n).for_each(|_| loop {}); }",

@@ -4,8 +4,8 @@ use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 
 #[preemptible(block = 32)]
 fn kernel(total: SliceMut<u32>) {
-    yield_point!();
     unsafe { AtomicU32::from_ptr(total.as_mut_ptr()) }.fetch_add(1, Relaxed);
+    yield_point!();
 }
 
 fn main() {}

@@ -10,8 +10,8 @@ fn step(x: u32) -> u32 {
 
 #[preemptible(block = 32)]
 fn passes_memory(out: SliceMut<u32>) {
-    yield_point!();
     store(out);
+    yield_point!();
 }
 
 #[preemptible(block = 32)]

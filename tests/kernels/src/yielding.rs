@@ -52,3 +52,50 @@ pub fn rotate_yielding(starts: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
     // SAFETY: each thread writes its own element.
     unsafe { out.write(thread::index() as usize, values.add(from + t).read()) };
 }
+
+/// [`spin_yielding`] in place: adds the result to `out[thread]` at the end, and then 1 to `ends[task]`, which are both done
+/// once because no thread drops the block-task when one has come there.
+#[preemptible]
+pub fn spin_marking(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    let mut x = i as u32;
+    for _ in 0..rounds {
+        yield_point!();
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+    // SAFETY: each thread has its own element.
+    unsafe { out.write(i, out.read(i).wrapping_add(x)) };
+    if thread::thread_idx_x() == 0 {
+        add(ends, thread::block_idx_x(), 1);
+    }
+}
+
+/// [`rotate_yielding`] in place, with yield points behind that as well. One thread adds 1 to `ends[task]` between them.
+#[preemptible(block = 256)]
+pub fn rotate_marking(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
+    let values = shared_array![u32; 512];
+    let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+    // SAFETY: 256 threads, two halves; barriers lie between the writes of one half and its reads.
+    unsafe { values.add(t).write(i as u32) };
+    let mut from = 0;
+    for round in 0..rounds {
+        thread::sync_threads();
+        yield_point!();
+        // SAFETY: as above.
+        unsafe {
+            let x = values.add(from + (t + 1) % 256).read();
+            values
+                .add((256 - from) + t)
+                .write(x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        }
+        from = 256 - from;
+        if round == rounds / 2 && t == 77 {
+            add(ends, thread::block_idx_x(), 1);
+        }
+    }
+    thread::sync_threads();
+    // SAFETY: each thread has its own element.
+    unsafe { out.write(i, out.read(i).wrapping_add(values.add(from + t).read())) };
+    thread::sync_threads();
+    yield_point!();
+}

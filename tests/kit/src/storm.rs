@@ -157,7 +157,7 @@ impl Tally {
     }
 }
 
-/// The kernels of `preempt-test-kernels` that count, and two with yield points.
+/// The kernels of `preempt-test-kernels` that count, and those with yield points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `paced_1d`
@@ -176,11 +176,15 @@ pub enum Kind {
     YieldingTogether,
     /// `spin_yielding`
     Yielding,
+    /// `rotate_marking`
+    MarkingTogether,
+    /// `spin_marking`
+    Marking,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 10] = [
         Kind::OneDimension,
         Kind::TwoDimensions,
         Kind::ThreeDimensions,
@@ -189,10 +193,12 @@ impl Kind {
         Kind::Irregular,
         Kind::YieldingTogether,
         Kind::Yielding,
+        Kind::MarkingTogether,
+        Kind::Marking,
     ];
 
-    /// Whether the kernel has yield points, so that a block-task may be started more than once.
-    fn yields(self) -> bool {
+    /// Whether the kernel counts the starts of block-tasks, of which each may have more than one.
+    fn counts_starts(self) -> bool {
         matches!(self, Kind::YieldingTogether | Kind::Yielding)
     }
 
@@ -201,7 +207,7 @@ impl Kind {
         match self {
             Kind::TwoDimensions => (tasks / 40 * 40, 24),
             Kind::ThreeDimensions => (tasks / 60 * 60, 16),
-            Kind::SharedMemory | Kind::YieldingTogether => (tasks / 8, 256),
+            Kind::SharedMemory | Kind::YieldingTogether | Kind::MarkingTogether => (tasks / 8, 256),
             _ => (tasks, 32),
         }
     }
@@ -261,6 +267,7 @@ impl Prepared {
     fn new(kind: Kind, scheduler: &Scheduler, load: Load) -> Result<Prepared, Error> {
         let (tasks, threads) = kind.shape(load.tasks);
         let ones = |len: u32| vec![1; len as usize];
+        let first_count = |tasks| if kind.counts_starts() { Vec::new() } else { ones(tasks) };
         let mut rounds = Vec::new();
         let expected: Vec<Vec<u32>> = match kind {
             Kind::OneDimension | Kind::TwoDimensions | Kind::ThreeDimensions => {
@@ -287,20 +294,20 @@ impl Prepared {
                 };
                 vec![ones(tasks), ones(tasks * threads), (0..tasks).flat_map(of_task).collect()]
             }
-            // Starts are no result.
-            Kind::YieldingTogether => {
+            // Starts are no result, and ends are.
+            Kind::YieldingTogether | Kind::MarkingTogether => {
                 let rounds = yielding_rounds(load);
                 let (factor, offset) = rounds_at_once(rounds);
                 let end = |i: u32| {
                     let first = i / 256 * 256 + (i % 256 + rounds) % 256;
                     factor.wrapping_mul(first).wrapping_add(offset)
                 };
-                vec![Vec::new(), (0..tasks * threads).map(end).collect()]
+                vec![first_count(tasks), (0..tasks * threads).map(end).collect()]
             }
-            Kind::Yielding => {
+            Kind::Yielding | Kind::Marking => {
                 let (factor, offset) = rounds_at_once(yielding_rounds(load));
                 let end = |i: u32| factor.wrapping_mul(i).wrapping_add(offset);
-                vec![Vec::new(), (0..tasks * threads).map(end).collect()]
+                vec![first_count(tasks), (0..tasks * threads).map(end).collect()]
             }
         };
         let mut buffers = Vec::with_capacity(expected.len());
@@ -343,6 +350,12 @@ impl Prepared {
                 kernels::rotate_yielding(counts, yielding_rounds(self.load), writes).grid(tasks)
             }
             Kind::Yielding => kernels::spin_yielding(counts, yielding_rounds(self.load), writes)
+                .grid(tasks)
+                .block(threads),
+            Kind::MarkingTogether => {
+                kernels::rotate_marking(counts, yielding_rounds(self.load), writes).grid(tasks)
+            }
+            Kind::Marking => kernels::spin_marking(counts, yielding_rounds(self.load), writes)
                 .grid(tasks)
                 .block(threads),
         };
@@ -408,7 +421,7 @@ impl Victim {
             let found = stream.download(buffer)?.wait()?;
             let what = format!("{:?}, counter {number}", self.kind);
             match number {
-                0 if self.kind.yields() => tally.starts(&what, &found),
+                0 if self.kind.counts_starts() => tally.starts(&what, &found),
                 0 => tally.count(&what, &found, expected),
                 _ => tally.compare(&what, &found, expected),
             }

@@ -42,6 +42,7 @@ const MACROS: LayeredCrate = LayeredCrate {
         &[
             "rewrite",
             "rewrite::assertions",
+            "rewrite::markers",
             "rewrite::rust_cuda",
             "rewrite::shared",
             "rewrite::variables",

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use proc_macro2::Span;
+use syn::Stmt;
 
 /// What keeps a block-task from being run again.
 #[derive(Clone, Debug)]
@@ -18,10 +19,21 @@ pub struct Obstacle {
     position: Position,
 }
 
+/// A statement of the body, by its address, which it has until the body is rewritten.
+pub type StatementId = usize;
+
+/// The same as long as nothing is added to the block of the statement.
+pub fn statement_id(stmt: &Stmt) -> StatementId {
+    std::ptr::from_ref(stmt).addr()
+}
+
 /// A place in the order of the text.
 #[derive(Clone, Debug)]
 struct Position {
     number: usize,
+    /// The innermost statement around it ahead of which a thread can return. A thread that gets to the place has come to
+    /// the start of that statement before. Functions inside the body are called from anywhere, and have none.
+    statement: Option<StatementId>,
     /// The numbers of the loops around it.
     loops: Vec<usize>,
 }
@@ -38,13 +50,15 @@ struct Access {
 pub struct Findings {
     obstacles: Vec<Obstacle>,
     accesses: Vec<Access>,
-    /// The number of the last yield point.
+    /// The numbers of the first and the last yield point.
+    first_yield: Option<usize>,
     last_yield: Option<usize>,
     yielding_loops: HashSet<usize>,
     /// The loops around, and the number of loops so far.
     around: Vec<usize>,
     loops: usize,
     count: usize,
+    statement: Option<StatementId>,
     /// The number of functions around that are items of the body, and run wherever they are called.
     functions: usize,
 }
@@ -52,8 +66,18 @@ pub struct Findings {
 impl Findings {
     fn position(&mut self) -> Position {
         self.count += 1;
-        let number = if self.functions > 0 { 0 } else { self.count };
-        Position { number, loops: self.around.clone() }
+        let (number, statement) =
+            if self.functions > 0 { (0, None) } else { (self.count, self.statement) };
+        Position { number, statement, loops: self.around.clone() }
+    }
+
+    /// Sets the innermost statement around, and returns the one that was it before.
+    pub fn in_statement(&mut self, statement: Option<StatementId>) -> Option<StatementId> {
+        std::mem::replace(&mut self.statement, statement)
+    }
+
+    pub fn statement(&self) -> Option<StatementId> {
+        self.statement
     }
 
     /// Something that cannot be taken back, like an atomic operation on global memory.
@@ -74,7 +98,9 @@ impl Findings {
     }
 
     pub fn yield_point(&mut self) {
-        self.last_yield = Some(self.position().number);
+        let number = self.position().number;
+        self.first_yield.get_or_insert(number);
+        self.last_yield = Some(number);
         self.yielding_loops.extend(&self.around);
     }
 
@@ -95,31 +121,46 @@ impl Findings {
         self.functions > 0
     }
 
-    /// The first obstacle that counts, a final one if there is one. `names` are those of the parameters. If the block
-    /// `votes` at yield points, no thread runs again once one is behind the last of them.
+    /// The first obstacle that counts, a final one if there is one.
     pub fn obstacle(&self, names: &[String], votes: bool) -> Option<Obstacle> {
-        let overwrites = names.iter().enumerate().filter_map(|(param, name)| {
-            let of_param = || self.accesses.iter().filter(|access| access.param == param);
-            let read = of_param().find(|access| !access.writes)?;
-            let write = of_param()
-                .filter(|access| access.writes)
-                .find(|access| self.counts(&access.position, votes))?;
-            Some(Obstacle {
-                span: write.span,
-                message: format!(
-                    "this may overwrite elements of `{name}` that the block-task reads; read one buffer and write \
-                     another"
-                ),
-                other: Some((read.span, format!("`{name}` is read here"))),
-                until_here: true,
-                position: write.position.clone(),
+        let obstacles = self.obstacles(names, votes);
+        obstacles.min_by_key(|obstacle| (obstacle.until_here, obstacle.position.number))
+    }
+
+    /// The statements with an obstacle, if a thread can return ahead of each of them.
+    pub fn marked(&self, names: &[String], votes: bool) -> Option<HashSet<StatementId>> {
+        self.obstacles(names, votes).map(|obstacle| obstacle.position.statement).collect()
+    }
+
+    /// Whether there is a yield point ahead of the obstacle.
+    pub fn yields_ahead_of(&self, obstacle: &Obstacle) -> bool {
+        self.first_yield.is_some_and(|first| first < obstacle.position.number)
+    }
+
+    /// All obstacles that count. `names` are those of the parameters. If the block `votes` at yield points, no thread runs
+    /// again once one is behind the last of them.
+    fn obstacles(&self, names: &[String], votes: bool) -> impl Iterator<Item = Obstacle> {
+        let overwrites = names.iter().enumerate().flat_map(move |(param, name)| {
+            let of_param = move || self.accesses.iter().filter(move |access| access.param == param);
+            let read = of_param().find(|access| !access.writes);
+            let writes = of_param()
+                .filter(move |access| access.writes && self.counts(&access.position, votes));
+            writes.zip(std::iter::repeat(read)).filter_map(move |(write, read)| {
+                let other = (read?.span, format!("`{name}` is read here"));
+                Some(Obstacle {
+                    span: write.span,
+                    message: format!(
+                        "this may overwrite elements of `{name}` that the block-task reads; read one buffer and write \
+                         another"
+                    ),
+                    other: Some(other),
+                    until_here: true,
+                    position: write.position.clone(),
+                })
             })
         });
-        let counting = |obstacle: &Obstacle| self.counts(&obstacle.position, votes);
-        let obstacles = self.obstacles.iter().filter(|obstacle| counting(obstacle)).cloned();
-        obstacles
-            .chain(overwrites)
-            .min_by_key(|obstacle| (obstacle.until_here, obstacle.position.number))
+        let counting = move |obstacle: &&Obstacle| self.counts(&obstacle.position, votes);
+        self.obstacles.iter().filter(counting).cloned().chain(overwrites)
     }
 
     /// Whether a thread may be dropped after it was there.

@@ -1,7 +1,7 @@
 //! Functions and methods of the language's library and of `preempt_device` that give the same again for the same
 //! arguments, and write nothing.
 
-use syn::Ident;
+use syn::{BinOp, Ident};
 
 use super::types::Ty;
 use crate::analyze::uniform::kinds::Kind;
@@ -250,4 +250,21 @@ fn of_many(receiver: &Ty, item: &Ty, name: &str, first: impl Fn() -> Option<Ty>)
 /// Whether a type of this name is a number of the language.
 pub fn is_number_type(name: &Ident) -> bool {
     Kind::of_number(&name.to_string()).is_primitive()
+}
+
+/// Whether an operator writes to its left side.
+pub fn is_assignment(op: BinOp) -> bool {
+    matches!(
+        op,
+        BinOp::AddAssign(_)
+            | BinOp::SubAssign(_)
+            | BinOp::MulAssign(_)
+            | BinOp::DivAssign(_)
+            | BinOp::RemAssign(_)
+            | BinOp::BitXorAssign(_)
+            | BinOp::BitAndAssign(_)
+            | BinOp::BitOrAssign(_)
+            | BinOp::ShlAssign(_)
+            | BinOp::ShrAssign(_)
+    )
 }

@@ -24,6 +24,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Error, Expr, ExprMacro, Path, StmtMacro};
 
 use self::findings::{Findings, Obstacle};
+pub use self::findings::{StatementId, statement_id};
 pub use self::library::ASSERTIONS;
 use self::types::Ty;
 use self::walk::{Memory, Shape, Value, Walk};
@@ -45,10 +46,32 @@ pub enum Verdict {
     /// At each yield point.
     Strict(Assumptions),
     /// Until a thread gets to the obstacle.
-    Relaxed(Obstacle, CarriedBack),
+    Relaxed(Relaxed),
     /// At none.
     Never(Obstacle),
 }
+
+pub struct Relaxed {
+    /// The first of them.
+    obstacle: Obstacle,
+    carried_back: CarriedBack,
+    /// Where threads say that they come to an obstacle. Without that, the block-task cannot be dropped.
+    markers: Result<Markers, Unmarked>,
+    assumptions: Assumptions,
+}
+
+/// Why a kernel with an obstacle has no markers.
+enum Unmarked {
+    /// No yield point is ahead of the obstacle, so all of them would be without effect.
+    NothingAhead,
+    /// There is an obstacle in a function inside the body.
+    InFunction,
+}
+
+/// The statements ahead of which markers stand: those with an obstacle, the innermost ones. A thread comes to each
+/// obstacle past the start of its statement.
+#[derive(Default)]
+pub struct Markers(pub HashSet<StatementId>);
 
 /// Whether a loop leads from the obstacle to a yield point ahead of it.
 pub struct CarriedBack(pub bool);
@@ -101,28 +124,51 @@ pub fn verdict(kernel: &Kernel, votes: bool) -> Verdict {
     attributes.visit_block(&kernel.body);
     walk.block(&kernel.body);
     let Walk { found, functions, constants, .. } = walk;
+    let assumptions = Assumptions { functions, constants };
     match found.obstacle(&names, votes) {
-        None => Verdict::Strict(Assumptions { functions, constants }),
+        None => Verdict::Strict(assumptions),
         Some(obstacle) if obstacle.until_here => {
             let carried_back = CarriedBack(found.is_carried_back(&obstacle));
-            Verdict::Relaxed(obstacle, carried_back)
+            let markers = match found.marked(&names, votes) {
+                None => Err(Unmarked::InFunction),
+                Some(_) if !found.yields_ahead_of(&obstacle) => Err(Unmarked::NothingAhead),
+                Some(statements) => Ok(Markers(statements)),
+            };
+            Verdict::Relaxed(Relaxed { obstacle, carried_back, markers, assumptions })
         }
         Some(obstacle) => Verdict::Never(obstacle),
     }
 }
 
 impl Verdict {
-    /// The reason why a kernel needs the word `idempotent`, if it does.
+    /// What the proof assumes that the kernel can be dropped, with its markers, if there is one.
+    pub fn proof(&self) -> Option<(&Assumptions, Option<&Markers>)> {
+        match self {
+            Verdict::Strict(assumptions) => Some((assumptions, None)),
+            Verdict::Relaxed(Relaxed { markers: Ok(markers), assumptions, .. }) => {
+                Some((assumptions, Some(markers)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The reason why a kernel without markers needs the word `idempotent`, if it does.
     pub fn error(&self) -> Option<Error> {
         let (obstacle, when) = match self {
             Verdict::Strict(_) => return None,
-            Verdict::Relaxed(obstacle, CarriedBack(is_carried_back)) => {
-                let back = if *is_carried_back { ", also where the loop leads back" } else { "" };
+            Verdict::Relaxed(Relaxed { obstacle, carried_back, markers, .. }) => {
+                let back = if carried_back.0 { ", also where the loop leads back" } else { "" };
+                let ahead = match markers {
+                    Err(Unmarked::NothingAhead) => {
+                        ", and no yield point is ahead of that; put one there"
+                    }
+                    _ => "",
+                };
                 let from = from(obstacle.span);
                 (
                     obstacle,
                     format!(
-                        "may stop at a yield point and run again from its start, but not{from}{back}"
+                        "may stop at a yield point and run again from its start, but not{from}{back}{ahead}"
                     ),
                 )
             }
@@ -145,11 +191,15 @@ impl Verdict {
         Some(error)
     }
 
-    /// The verdict in a sentence for the kernel's documentation.
-    pub fn summary(&self) -> String {
+    /// The verdict in a sentence for the kernel's documentation. `declared`: by the word `idempotent`.
+    pub fn summary(&self, declared: bool) -> String {
         let known = match self {
             Verdict::Strict(_) => "This is proved".to_owned(),
-            Verdict::Relaxed(obstacle, _) => {
+            Verdict::Relaxed(Relaxed { obstacle, markers: Ok(_), .. }) if !declared => {
+                let until = until(obstacle.span);
+                format!("This is proved {until}; from then on it runs to its end")
+            }
+            Verdict::Relaxed(Relaxed { obstacle, .. }) => {
                 format!("This is declared, and not proved{}", from(obstacle.span))
             }
             Verdict::Never(_) => "This is declared, and not proved".to_owned(),
@@ -158,12 +208,26 @@ impl Verdict {
     }
 
     /// The verdict, with its reason.
-    pub fn explanation(&self) -> String {
+    pub fn explanation(&self, declared: bool) -> String {
         match self {
             Verdict::Strict(_) => {
                 "a block-task may be dropped at each of its yield points (strict)".to_owned()
             }
-            Verdict::Relaxed(obstacle, _) => format!(
+            Verdict::Relaxed(Relaxed { obstacle, carried_back, markers: Ok(_), .. })
+                if !declared =>
+            {
+                let back = match carried_back.0 {
+                    true => ", also not where the loop leads back",
+                    false => "",
+                };
+                format!(
+                    "a block-task may be dropped at its yield points {}; from then on it runs to its end{back} \
+                     (relaxed): {}",
+                    until(obstacle.span),
+                    obstacle.message
+                )
+            }
+            Verdict::Relaxed(Relaxed { obstacle, .. }) => format!(
                 "a block-task may be dropped at its yield points, but not{} (relaxed): {}",
                 from(obstacle.span),
                 obstacle.message
@@ -184,6 +248,11 @@ fn line(span: Span) -> Option<usize> {
 
 fn from(span: Span) -> String {
     line(span).map_or_else(|| " from here on".to_owned(), |line| format!(" from line {line} on"))
+}
+
+fn until(span: Span) -> String {
+    let place = line(span).map_or_else(|| "this place".to_owned(), |line| format!("line {line}"));
+    format!("until one of its threads gets to {place}")
 }
 
 fn at(span: Span) -> String {

@@ -2,12 +2,21 @@
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
-use syn::{Expr, Member, UnOp};
+use syn::{Expr, Member, Stmt, UnOp};
 
+use super::findings::{StatementId, statement_id};
 use super::types::Ty;
 use super::walk::{Memory, Shape, Value, Walk};
 
 impl Walk {
+    /// Makes a statement the innermost one around, if a thread could return ahead of it; returns what that was before.
+    pub fn enter_statement(&mut self, stmt: &Stmt) -> Option<StatementId> {
+        // A `return` in a closure or a function would leave that alone. What is in a macro is not rewritten.
+        let is_own = self.closures == 0 && !self.in_macro && !self.found.is_in_function();
+        let inner = is_own.then(|| statement_id(stmt)).or(self.found.statement());
+        self.found.in_statement(inner)
+    }
+
     pub fn read(&mut self, memory: Memory, ty: Ty, span: Span) -> Value {
         match memory {
             Memory::Global(param) => self.found.access(param, false, span),

@@ -1,6 +1,6 @@
 //! Bodies and their verdicts. `Y` stands for a yield point, `S` for a barrier.
 
-use super::{CarriedBack, Verdict, verdict};
+use super::{CarriedBack, Relaxed, Verdict, verdict};
 use crate::analyze::barriers::check_barriers;
 use crate::analyze::uniform::kinds::Kind;
 use crate::errors::Errors;
@@ -22,8 +22,10 @@ fn verdict_of(options: &str, body: &str) -> Verdict {
 fn name_of(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Strict(_) => "strict",
-        Verdict::Relaxed(_, CarriedBack(false)) => "relaxed",
-        Verdict::Relaxed(_, CarriedBack(true)) => "relaxed, carried back",
+        Verdict::Relaxed(Relaxed { carried_back: CarriedBack(false), .. }) => "relaxed",
+        Verdict::Relaxed(Relaxed { carried_back: CarriedBack(true), .. }) => {
+            "relaxed, carried back"
+        }
         Verdict::Never(_) => "never",
     }
 }
@@ -375,5 +377,25 @@ fn messages_say_what_is_wrong_and_what_to_write() {
         let message =
             verdict_of("", body).error().map(|error| error.to_string()).unwrap_or_default();
         assert!(parts.iter().all(|part| message.contains(part)), "{body}: {message}");
+    }
+}
+
+#[test]
+fn the_verdict_says_until_when_a_block_task_may_be_dropped_and_whether_that_is_declared() {
+    let (relaxed, declared) = ("for _ in 0..n { Y; *p += 1.0; }", "is declared, and not proved");
+    for (body, is_declared, parts) in [
+        ("Y;", false, ["This is proved.", "at each of its yield points (strict)"]),
+        (
+            relaxed,
+            false,
+            ["proved until one of its threads gets to", "not where the loop leads back (relaxed)"],
+        ),
+        (relaxed, true, [declared, "but not from here on (relaxed)"]),
+        ("*p += 1.0; Y;", true, [declared, "but not from here on (relaxed)"]),
+        ("Y; clock();", true, [declared, "is not proved"]),
+    ] {
+        let verdict = verdict_of("", body);
+        let said = [verdict.summary(is_declared), verdict.explanation(is_declared)];
+        assert!(said.iter().zip(parts).all(|(said, part)| said.contains(part)), "{body}: {said:?}");
     }
 }

@@ -10,7 +10,7 @@ use syn::{
 };
 
 use super::findings::Findings;
-use super::library::{ADDRESS, ASSERTIONS};
+use super::library::{ADDRESS, ASSERTIONS, is_assignment};
 use super::types::Ty;
 use crate::names::text_of;
 
@@ -194,6 +194,7 @@ impl Walk {
         let mut last = Value::Data(Ty::Number);
         for stmt in stmts {
             last = Value::Data(Ty::Number);
+            let around = self.enter_statement(stmt);
             match stmt {
                 Stmt::Item(_) => {}
                 Stmt::Local(local) => self.local(local),
@@ -202,6 +203,7 @@ impl Walk {
                 Stmt::Expr(expr, Some(_)) => drop(self.value(expr)),
                 Stmt::Macro(mac) => last = self.invocation(&mac.mac),
             }
+            self.found.in_statement(around);
         }
         last
     }
@@ -615,20 +617,4 @@ fn is_statement(block: &Block) -> bool {
         _ => return true,
     };
     ASSERTIONS.iter().any(|(known, _)| mac.path.is_ident(known))
-}
-
-fn is_assignment(op: BinOp) -> bool {
-    matches!(
-        op,
-        BinOp::AddAssign(_)
-            | BinOp::SubAssign(_)
-            | BinOp::MulAssign(_)
-            | BinOp::DivAssign(_)
-            | BinOp::RemAssign(_)
-            | BinOp::BitXorAssign(_)
-            | BinOp::BitAndAssign(_)
-            | BinOp::BitOrAssign(_)
-            | BinOp::ShlAssign(_)
-            | BinOp::ShrAssign(_)
-    )
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use preempt_device::abi::Cohort;
 use preempt_device::host::Dim3;
 use preempt_device::worker::{self, BlockNotes, Chunk};
+use preempt_device::yields::Decision;
 
 use super::Shared;
 use super::dispatch::{Demand, Left, Waiting};
@@ -165,6 +166,14 @@ struct Tasks<'a, const YIELDS: bool> {
     emulator: &'a mut Emulator,
     shared: &'a Shared,
     index: u32,
+    /// Of this block: as on a GPU, it outlives the block's tasks.
+    decision: Decision,
+}
+
+impl<'a, const YIELDS: bool> Tasks<'a, YIELDS> {
+    fn new(resident: &'a Resident, emulator: &'a mut Emulator, shared: &'a Shared) -> Self {
+        Tasks { resident, emulator, shared, index: 0, decision: Decision::default() }
+    }
 }
 
 impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
@@ -192,6 +201,8 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
             grid_dim: Dim3::new(x, y, z),
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
+            index: self.index,
+            decision: &self.decision,
             requeueable: run.cohort().filter(|_| requeueable),
         };
         // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
@@ -263,16 +274,8 @@ impl Resident {
         let waiting = &shared.waiting;
         let fails = |message: String| shared.report(DeviceReport::Fault(self.op, message.into()));
         let left = match self.launch.kernel.yields {
-            true => self.work(
-                &mut Tasks::<true> { resident: &self, emulator, shared, index: 0 },
-                waiting,
-                fails,
-            ),
-            false => self.work(
-                &mut Tasks::<false> { resident: &self, emulator, shared, index: 0 },
-                waiting,
-                fails,
-            ),
+            true => self.work(&mut Tasks::<true>::new(&self, emulator, shared), waiting, fails),
+            false => self.work(&mut Tasks::<false>::new(&self, emulator, shared), waiting, fails),
         };
 
         let Resident { launch, run, sm, slot, queue, .. } = self;

@@ -14,7 +14,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use preempt_device::abi::Cohort;
 use preempt_device::host::{Args, Dim3, Operation, Rendezvous, ThreadContext, with_thread};
 use preempt_device::warp::Reduction;
-use preempt_device::yields::Yields;
+use preempt_device::yields::{Decision, Yields};
 
 use crate::device::KernelLaunch;
 use crate::error::caught;
@@ -41,6 +41,10 @@ pub(super) struct Task<'a> {
     pub grid_dim: Dim3,
     pub block: Dim3,
     pub sm: u32,
+    /// The task's index.
+    pub index: u32,
+    /// What the block has decided about its tasks.
+    pub decision: &'a Decision,
     /// The cohort whose signal the task's yield points look at, unless it has to run to its end.
     pub requeueable: Option<&'a Cohort>,
 }
@@ -156,8 +160,9 @@ impl Emulator {
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
             yields: task.requeueable.map_or(Yields::OFF, |cohort| {
-                // SAFETY: the block's thread holds the device's queues while the block runs.
-                unsafe { Yields::new(cohort, true) }
+                // SAFETY: the block's thread holds the device's queues while the block runs, and the decision is the
+                // block's.
+                unsafe { Yields::new(cohort, true).decided_by(task.decision, task.index) }
             }),
             wait,
         }
