@@ -155,6 +155,7 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
         }
         let alone: Vec<Duration> = alone.iter().map(Samples::p50).collect();
         for (arm, times) in &mut arms {
+            testbed.warm(*arm, members[0])?;
             let completed = match arm {
                 Arm::StreamPriorities => testbed.run_jobs(*arm, &shortest_first(&jobs, &alone))?,
                 _ => testbed.run_jobs(*arm, &jobs)?,

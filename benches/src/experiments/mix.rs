@@ -168,6 +168,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
                 })
                 .collect();
             for (_, arm, times) in &mut setting.arms {
+                testbed.warm(*arm, 0)?;
                 let completed = testbed.run_jobs(*arm, &jobs)?;
                 if round >= corun::LEARNING {
                     times.push(&completed.turnaround, completed.makespan);

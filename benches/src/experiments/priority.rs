@@ -163,6 +163,7 @@ fn pair(
         let at = alone[0].p50().mul_f64(delay);
         let jobs = [Job::now(low), Job { at, priority: 1, ..Job::now(high) }];
         for (arm, times, yields) in &mut arms {
+            testbed.warm(*arm, high)?;
             let completed = testbed.run_jobs(*arm, &jobs)?;
             if round >= corun::LEARNING {
                 times.push(&completed.turnaround, completed.makespan);

@@ -81,7 +81,8 @@ full size, too, against plain.
   all modes.
 - in a storm: urgent launches come at random moments of each step, at least one. The program has a
   few SMs only, so that also a small one has more block-tasks than there is room for. A preemptible
-  one is run until it was resumed in mid-kernel as often as it says in `verify.rs`; a plain one
+  one is run until it was resumed in mid-kernel as often as it says in `verify.rs`, if it can be: a
+  launch without yield points that has a block for each task leaves nothing undone. A plain one
   yields nothing.
 - Under `compute-sanitizer`, use `--quick`: the reduced sizes with as many resumes. racecheck takes
   minutes to come to its end.
@@ -269,6 +270,13 @@ fn poison(program: &Program, stream: &Stream) -> Result<()> {
     Ok(())
 }
 
+/// Whether a yield can leave something of a launch undone: it can be dropped at yield points, or may have more block-tasks
+/// than the device holds blocks.
+fn can_resume(call: &Call<'_>, sms: u128) -> bool {
+    // An SM holds one block at least.
+    call.kernel().yields || call.grid_dim().count() > sms
+}
+
 /// All modes at reduced size, against the reference.
 fn reduced(
     scheduler: &Scheduler,
@@ -280,6 +288,8 @@ fn reduced(
     let stream = scheduler.stream(PROGRAM);
     let program = build(scheduler, definition, Size::Reduced, &stream)?;
     let references: Vec<Values> = program.outputs.iter().map(|output| output.reference()).collect();
+    let sms = u128::from(scheduler.device().properties().sms);
+    let can_resume = program.steps.iter().any(|call| can_resume(call, sms));
     // Outputs of the first mode.
     let mut plain: Vec<Values> = Vec::new();
     for mode in Mode::ALL {
@@ -305,7 +315,7 @@ fn reduced(
             let is_enough = match mode {
                 Mode { storm: false, .. } => true,
                 Mode { preemption: Preemption::Plain, .. } => rounds >= PLAIN_ROUNDS,
-                _ => tally.resumes >= enough,
+                _ => tally.resumes >= enough || rounds >= PLAIN_ROUNDS && !can_resume,
             };
             if is_enough || tally.mistake.is_some() {
                 break;

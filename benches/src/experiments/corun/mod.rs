@@ -66,7 +66,9 @@ The arms:
   takes as long as the program alone. Launching and preempting cost nothing (`Costs::free`). Only
   the time alone is measured.
 
-- The arms take turns. The first seven rounds of each arm do not count: they warm up, and teach the
+- The arms take turns. Before each run, one of its programs, the urgent one in `priority`, runs alone
+  in the same arm: raw arms launch the same code, so the second would find it in the caches, and the
+  other arms theirs not. The first seven rounds of each arm do not count: they warm up, and teach the
   scheduler how long the launches take, and what each form costs. (Times alone in `mix` count them.)
   What a form costs is learned from launches of `preempt` alone; how long launches run and take to
   stop, from all that the scheduler launches.

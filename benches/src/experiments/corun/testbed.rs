@@ -142,6 +142,20 @@ pub trait Testbed {
         self.run_jobs(Arm::AllPreemptible(FIFO), &[Job::now(program)]).map(drop)
     }
 
+    /// Runs a program once, alone in an arm, before what is measured in that arm. Arms that launch the same code would find it
+    /// in the caches where they follow each other, and all others not; nor their path to the device. Virtual time has no
+    /// caches.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run_jobs`](Testbed::run_jobs).
+    fn warm(&mut self, arm: Arm, program: usize) -> Result<()> {
+        match self.device() {
+            Some(_) => self.run_jobs(arm, &[Job::now(program)]).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// The testbed, if it is a device.
     fn device(&self) -> Option<&DeviceTestbed> {
         None
