@@ -73,7 +73,8 @@ impl Run<'_> {
                 Next::TakeIn => match self.host.inbox.pop_front() {
                     Some(message) => {
                         self.take_in(now, message);
-                        (Did::TookIn { more: !self.host.inbox.is_empty() }, now)
+                        let over = now + nanos(self.machine.costs.take_in);
+                        (Did::TookIn { more: !self.host.inbox.is_empty() }, over)
                     }
                     None => (Did::FoundNone, now),
                 },

@@ -204,6 +204,28 @@ fn launches_of_a_stream_follow_one_another_on_the_device() {
 }
 
 #[test]
+fn an_urgent_launch_at_the_end_of_a_burst_is_taken_in_before_the_host_decides() {
+    // After ten messages the host would decide; to overturn that takes as long as ten more.
+    let costs = Costs { take_in: 2 * US, stop: 12 * US, launch: 6 * US, ..Costs::free() };
+    let started = |behind: usize| {
+        let mut workload = Workload::new(0);
+        let (batch, urgent) = (workload.stream(0), workload.stream(1));
+        for _ in 0..behind {
+            workload.launch(batch, &KernelModel::new("batch", MS, 400), Duration::ZERO);
+        }
+        workload.launch(urgent, &KernelModel::new("urgent", 10 * US, 400), Duration::ZERO);
+        let policy = StaticPriority::new();
+        let results = Simulation::new(Machine::new(4, costs), policy).run(&workload).unwrap();
+        let [batch, urgent] =
+            [0, behind].map(|launch| results.launches[launch].started.expect("it ran"));
+        (urgent < batch).then_some(urgent)
+    };
+    assert_eq!(started(5), Some(18 * US), "all is known");
+    assert_eq!(started(15), Some(38 * US), "the last one is");
+    assert_eq!(started(30), None, "it is too far behind");
+}
+
+#[test]
 fn plain_grids_fill_the_sms_that_earlier_ones_leave_free() {
     let mut workload = Workload::new(0);
     let streams = [0; 3].map(|_| workload.stream(0));

@@ -32,6 +32,9 @@ pub struct Costs {
     pub stop: Duration,
     /// From the end of a launch on the device until the host knows.
     pub report: Duration,
+    /// How long the host takes to take in a launch that was submitted. The simulator alone uses this.
+    #[serde(default)]
+    pub take_in: Duration,
     /// How long the host takes to decide.
     pub decision: Duration,
     /// Between two claims of block-tasks, of all blocks together, below which blocks wait for each other.
@@ -50,6 +53,7 @@ impl Costs {
             graph: Duration::ZERO,
             stop: Duration::ZERO,
             report: Duration::ZERO,
+            take_in: Duration::ZERO,
             decision: Duration::ZERO,
             claim: Duration::ZERO,
             absence: Duration::ZERO,
@@ -66,6 +70,7 @@ impl Costs {
             graph: figure("graph"),
             stop: figure("stop"),
             report: figure("report"),
+            take_in: figure("take_in"),
             decision: figure("decision"),
             claim: figure("claim"),
             absence: figure("absence"),
@@ -135,8 +140,9 @@ impl Costs {
 
     /// Its longest time. What follows from times of up to a day can be computed.
     pub(crate) fn longest(&self) -> Duration {
-        let Costs { call, launch, follow, graph, stop, report, decision, claim, absence } = *self;
-        [call, launch, follow, graph, stop, report, decision, claim, absence]
+        let Costs { call, launch, follow, graph, stop, report, take_in, decision, claim, absence } =
+            *self;
+        [call, launch, follow, graph, stop, report, take_in, decision, claim, absence]
             .into_iter()
             .max()
             .unwrap_or_default()
