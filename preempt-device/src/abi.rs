@@ -35,6 +35,14 @@ pub const REQUEUE_CAPACITY: usize = if cfg!(all(test, loom)) { 4 } else { 32_768
 /// Entries of a [`RequeueList`] that stay free for blocks that find room on it at the same time.
 pub const REQUEUE_MARGIN: u32 = if cfg!(all(test, loom)) { 2 } else { 16_384 };
 
+/// Slots of a save area: the most block-tasks of a launch that blocks have left at checkpoints.
+pub const MAX_SAVE_SLOTS: usize = 4096;
+
+const _: () = assert!(
+    cfg!(all(test, loom)) || 2 * 132 * 32 + MAX_SAVE_SLOTS <= REQUEUE_MARGIN as usize,
+    "the margin holds two chunks of each block, and a saved one for each slot"
+);
+
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
 ///
 /// ```

@@ -49,6 +49,9 @@ pub struct Kernel {
     pub shared_bytes: u32,
     /// Whether the body has yield points.
     pub yields: bool,
+    /// Bytes of each thread's state at the checkpoint; 0 without one.
+    #[doc(hidden)]
+    pub state_bytes: u32,
     /// Runs the body for the emulated thread that is current on this host thread. Returns whether that thread
     /// requeued its task at a yield point.
     ///

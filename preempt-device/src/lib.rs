@@ -23,7 +23,7 @@
 //! | [`thread`] | block and thread indices, barriers, fences |
 //! | [`warp`] | shuffles, votes, matches and reductions |
 //! | [`shared`] | [`shared_array!`], [`shared_slice!`] |
-//! | [`yields`] | [`yield_point!`] |
+//! | [`yields`] | [`yield_point!`], [`checkpoint!`] |
 //! | [`atomic`], [`math`] (also `float`, as `cuda_std` has it), [`time`] | atomics, floating-point functions, clocks |
 //! | [`mod@kernel`] | the arguments of kernels |
 //! | `host` | kernels seen from the host (not on the GPU) |
@@ -99,6 +99,7 @@ pub mod prelude {
     #[cfg(feature = "half")]
     pub use crate::math::HalfFloat;
     pub use crate::{
-        KernelArg, kernel, preemptible, shared_array, shared_slice, thread, warp, yield_point,
+        KernelArg, checkpoint, kernel, preemptible, shared_array, shared_slice, thread, warp,
+        yield_point,
     };
 }

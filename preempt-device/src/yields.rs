@@ -6,9 +6,13 @@ use core::ops::Deref;
 use crate::abi::{Cohort, DeviceQueue, Signal};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
+pub use checkpoint::*;
 pub use marker::*;
 
+mod checkpoint;
 mod marker;
+#[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
+mod watch;
 
 /// Gives up the SM here, if the kernel has to leave it.
 ///
@@ -42,6 +46,9 @@ pub struct Yields {
     /// The block's decision about its tasks.
     #[cfg(not(target_arch = "nvptx64"))]
     decision: *const Decision,
+    /// How the block leaves tasks at checkpoints.
+    #[cfg(not(target_arch = "nvptx64"))]
+    switch: *const Switch,
     /// Set in entries that never requeue a task; a constant there, which the compiler sees.
     is_off: bool,
     /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at the
@@ -63,6 +70,8 @@ impl Yields {
         task: 0,
         #[cfg(not(target_arch = "nvptx64"))]
         decision: core::ptr::null(),
+        #[cfg(not(target_arch = "nvptx64"))]
+        switch: core::ptr::null(),
         is_off: true,
         asked: 0,
         is_asked: false,
@@ -445,85 +454,6 @@ fn decision_word() -> *mut Decision {
 
 #[cfg(target_arch = "nvptx64")]
 use watch::Watch;
-
-/// The turns in which the warps of a block without barriers look at their signal.
-#[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
-mod watch {
-    use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
-
-    /// Cycles between two looks of a block, about 2 µs. All blocks of a queue load the same word; with a load
-    /// at each yield point they would wait for each other.
-    pub const PERIOD: u32 = 1 << 12;
-
-    /// The time of the block's last look: the clock, without the bits of a period. Or [`TAKEN`], and then a
-    /// clock that will not be reached within a second.
-    ///
-    /// Warps reach yield points in any order. The first one of a period exchanges the word, and looks at the
-    /// signal; the others only compare the word with the clock.
-    ///
-    /// Relaxed: the word says when to look, and that the SM was taken; no other memory access depends on it.
-    #[repr(transparent)]
-    pub struct Watch(AtomicU32);
-
-    /// Periods after which a look is old.
-    pub const OLD_PERIODS: u32 = 4;
-
-    /// The bit that says that the SM was taken from the cohort, which does not get it back.
-    const TAKEN: u32 = 1;
-
-    impl Watch {
-        /// The watch of a block whose last look is at `clock`.
-        #[inline(always)]
-        pub fn new(clock: u32) -> Watch {
-            Watch(AtomicU32::new(clock & !(PERIOD - 1)))
-        }
-
-        /// The time of the last look.
-        #[inline(always)]
-        pub fn last(&self) -> Last {
-            Last(self.0.load(Relaxed))
-        }
-
-        /// Whether this thread has to look, because no thread has looked after `last`. At most one thread
-        /// gets `true`.
-        #[inline(always)]
-        pub fn takes_turn(&self, last: Last, clock: u32) -> bool {
-            self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed).is_ok()
-        }
-
-        /// Tells all warps of the block that the SM was taken.
-        #[inline(always)]
-        pub fn end(&self, clock: u32) {
-            // An exchange, because `racecheck` reports a store as a race with concurrent reads.
-            self.0.swap((clock & !(PERIOD - 1)) ^ 1 << 31 | TAKEN, Relaxed);
-        }
-    }
-
-    /// The time of a block's last look, as read from its watch.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Last(u32);
-
-    impl Last {
-        /// Whether the look was in the period of `clock`.
-        #[inline(always)]
-        pub fn is_recent(self, clock: u32) -> bool {
-            self.0 ^ clock < PERIOD
-        }
-
-        /// Whether the look was many periods ago. Then the thread that looks now may not reach another yield
-        /// point for long.
-        #[inline(always)]
-        pub fn is_old(self, clock: u32) -> bool {
-            clock.wrapping_sub(self.0) > OLD_PERIODS * PERIOD
-        }
-
-        /// Whether the look found that the SM was taken.
-        #[inline(always)]
-        pub fn is_end(self) -> bool {
-            self.0 & TAKEN > 0
-        }
-    }
-}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -7,27 +7,23 @@
 //! | `errors`, `names`, `conditions`, `primitives`, `device_crate` | the vocabulary of all stages |
 //! | `parse` | options and signature become a model, or errors |
 //! | `analyze` | whether all threads reach each barrier and yield point of the body, and whether a block-task can run again |
-//! | `rewrite` | shared arrays get addresses, and yield points become tests or votes |
+//! | `rewrite` | shared arrays get addresses, yield points become tests or votes, markers are planted, and checkpoints become loops |
 //! | `generate` | the functions for host and device come out |
+//! | `expand` | one stage after the other |
 //! | `derive`, `kernel_attribute` | `#[derive(KernelArg)]`, and the `#[kernel]` that replaces rust-cuda's |
 //!
 //! A module uses those in rows above its own. The test `layers` in the workspace's `tests` keeps it so.
 
-use analyze::idempotence::Verdict;
-use analyze::uniform::kinds::Kind;
-use analyze::{barriers, idempotence};
-use errors::Errors;
-use generate::parts::Yields;
-use parse::Kernel;
+use expand::expand_kernel;
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as TokenStream2;
-use rewrite::{assertions, markers, shared, yields};
 
 mod analyze;
 mod conditions;
 mod derive;
 mod device_crate;
 mod errors;
+mod expand;
 mod generate;
 mod kernel_attribute;
 mod names;
@@ -374,6 +370,50 @@ mod tests;
 /// thread::sync_threads();
 /// # }
 /// ```
+///
+/// # Checkpoints
+///
+/// A block-task that stops at a yield point loses what it has done. With a checkpoint it is *left* there: the state of its
+/// threads and shared memory are saved, and another block goes on with it. So it need not be able to run again, and it can
+/// be left as often as needed. A kernel has one checkpoint, around its longest loop:
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Adds the sums of the columns to `sums`, a block for each 256 rows.
+/// #[preemptible(block = 256)]
+/// pub fn add(rows: u32, columns: u32, x: &[f32], sums: SliceMut<f32>) {
+///     let i = thread::index_1d();
+///     checkpoint!(sum: f32 = 0.0 => for column in 0..columns {
+///         if i < rows {
+///             sum += x[(column * rows + i) as usize];
+///         }
+///     });
+///     if i < rows {
+///         // SAFETY: each thread has its own element.
+///         unsafe { sums.write(i as usize, sums.read(i as usize) + sum) }
+///     }
+/// }
+/// ```
+///
+/// `checkpoint!(state: T = init => for i in a..b { .. })`, or `while cond { .. }`, is a statement of the body. Each round starts
+/// with a checkpoint. Behind the loop `state` has its last value.
+///
+/// | part | what it may do |
+/// | --- | --- |
+/// | `T` | what kernels take by value, or a tuple of up to six such: numbers, arrays, `#[derive(KernelArg)]`; no references, and 64 KiB at most |
+/// | the loop | change `state`, memory and shared memory, as atomic operations and functions from elsewhere do; `break`, `continue`. Another variable that it changes does not compile |
+/// | how many rounds there are | is the same in all threads of a block, as [ahead of a yield point](#where-yield-points-stand); so is where they `break` |
+/// | ahead of the checkpoint | runs again when a block-task goes on: it writes shared memory alone, and reads no buffer that the kernel writes. The macro proves that [as above](#what-the-macro-proves); `idempotent` is the author's word for it |
+/// | behind it | anything |
+///
+/// All threads of a block leave together, so a round costs a barrier, as a yield point in a body with barriers does. A variable
+/// that the compiler does not see change, in a `Cell` or behind a pointer, is not saved. The kernel has no yield points. A
+/// block goes on for a round at least before it leaves.
+///
+/// The device keeps the block-tasks that were left in a *save area*, which has a slot for as many as it has blocks. A block
+/// that finds no slot ends its block-task. For now, the CPU device alone has a save area. On a GPU a block ends its
+/// block-task, and the checkpoint costs nothing.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()
@@ -448,80 +488,6 @@ pub fn gpu_only(_options: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_derive(KernelArg, attributes(kernel_arg))]
 pub fn derive_kernel_arg(item: TokenStream) -> TokenStream {
     expand_derive(item.into()).into()
-}
-
-fn expand_kernel(options: TokenStream2, item: TokenStream2) -> TokenStream2 {
-    let mut kernel = match Kernel::parse(options, item) {
-        Ok(kernel) => kernel,
-        Err(error) => return error.into_compile_error(),
-    };
-    let mut errors = Errors::default();
-    let params = kernel
-        .params
-        .iter()
-        .map(|param| (&param.ident, param.mutability.is_some(), Kind::of_param(param)));
-    let uniformity = barriers::check_barriers(&kernel.body, params, &mut errors);
-    let verdict = idempotence::verdict(&kernel, uniformity.is_some());
-    analyze::rust_cuda::check_shared_memory(&kernel.body, &mut errors);
-    let votes = uniformity.is_some();
-    // Ahead of all that rewrites the body.
-    let proof = verdict.proof().filter(|_| !kernel.options.idempotent);
-    let markers = proof.and_then(|(_, markers)| markers);
-    let is_marked = markers.is_none_or(|markers| markers::reserve(&mut kernel.body, markers));
-    let memory = shared::place_arrays(&mut kernel, &mut errors);
-    if kernel.rust_cuda.is_some() {
-        memory.refuse_slices(&mut errors);
-    }
-    let Kernel { options, body, .. } = &mut kernel;
-    yields::add_to_loops(options, body, uniformity.as_ref(), &mut errors);
-    let yields = yields::place_points(options, body, votes, markers.is_some(), &mut errors);
-    markers::place(&options.krate, body, yields.then_some(votes));
-    if yields && let Some(uniformity) = &uniformity {
-        assertions::assert_known(&options.krate, &uniformity.names, body);
-    }
-    let mut explanation = None;
-    if yields {
-        describe(&mut kernel, &verdict);
-        let declared = kernel.options.idempotent;
-        explanation = kernel
-            .options
-            .explain
-            .as_ref()
-            .map(|option| generate::note(option, &verdict.explanation(declared)));
-        match proof {
-            _ if declared => {}
-            Some((assumptions, _)) if is_marked => {
-                assertions::assert_repeatable(&kernel.options.krate, assumptions, &mut kernel.body);
-            }
-            _ => verdict.error().into_iter().for_each(|error| errors.add(error)),
-        }
-    } else if let Some(option) = &kernel.options.explain {
-        errors.push(
-            option,
-            "a kernel without yield points runs no block-task again; leave the option out",
-        );
-    }
-    let yields = match (yields, markers) {
-        (false, _) => Yields::Nowhere,
-        (true, Some(_)) if !votes => Yields::UntilMarked,
-        (true, _) => Yields::Anywhere,
-    };
-    // A kernel whose body is refused is still generated, so that its callers have no errors.
-    let mut expansion = generate::kernel(&kernel, &memory, yields);
-    expansion.extend(explanation);
-    expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
-    expansion
-}
-
-/// Adds the verdict to the documentation of a kernel that has one.
-fn describe(kernel: &mut Kernel, verdict: &Verdict) {
-    if kernel.attrs.iter().any(|attr| attr.path().is_ident("doc")) {
-        let summary = verdict.summary(kernel.options.idempotent);
-        kernel.attrs.extend::<[syn::Attribute; 2]>([
-            syn::parse_quote!(#[doc = ""]),
-            syn::parse_quote!(#[doc = #summary]),
-        ]);
-    }
 }
 
 fn expand_derive(item: TokenStream2) -> TokenStream2 {

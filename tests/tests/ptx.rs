@@ -19,7 +19,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 54] = [
+const NAMES: [&str; 55] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -54,6 +54,7 @@ const NAMES: [&str; 54] = [
     "powers_f64",
     "reversed_runs",
     "rotate_marking",
+    "rotate_saving",
     "rotate_yielding",
     "rounded_f32",
     "rounded_f64",
@@ -77,7 +78,7 @@ const NAMES: [&str; 54] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 29] = [
+const BLOCKS: [(&str, u32); 30] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -86,6 +87,7 @@ const BLOCKS: [(&str, u32); 29] = [
     ("guard_sync_guard", 128),
     ("paced_shared", 256),
     ("rotate_marking", 256),
+    ("rotate_saving", 256),
     ("rotate_yielding", 256),
     ("tiled_mm", 256),
     ("vector_add", 256),

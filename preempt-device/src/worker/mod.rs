@@ -10,13 +10,18 @@ use crate::abi::{
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 pub use block_notes::{BlockNotes, Note, SignalCopy};
 use block_notes::{claimed, tasks_from};
+pub use chunk::Chunk;
 
 mod block_notes;
+mod chunk;
 #[cfg(all(test, loom))]
 mod model;
 #[cfg(test)]
 mod one_thread;
 mod requeue;
+// On a GPU, blocks end their tasks.
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) mod save;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -93,36 +98,21 @@ pub trait Body {
     /// Runs this thread's part of the selected block-task. Returns whether the thread requeued the task,
     /// which it may only if that is `requeueable`.
     fn run(&mut self, requeueable: bool) -> bool;
-}
 
-/// Consecutive tasks that one block claimed; none when `len` is 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Chunk {
-    /// The first task.
-    pub start: u32,
-    /// How many tasks.
-    pub len: u32,
-    /// How often the first task was requeued; the others were not.
-    pub requeues: u32,
-}
+    /// Whether the body has a checkpoint: a thread that requeues the task has saved its state, and so have all others of
+    /// the block. Such a body has yield points in the sense of [`YIELDS`](Body::YIELDS).
+    const SWITCHES: bool = false;
 
-impl Chunk {
-    /// No tasks: the block leaves.
-    pub const NONE: Chunk = Chunk { start: 0, len: 0, requeues: 0 };
+    /// Sets the slot of the selected task, which is saved there, or none.
+    fn resume(&mut self, _slot: Option<u32>) {}
 
-    /// Packs the chunk into one word: `start` in the low half, `len` in 30 bits of the high half, `requeues`
-    /// in 2. Zero is `NONE`.
-    #[inline(always)]
-    pub const fn pack(self) -> u64 {
-        Halves { high: self.requeues << 30 | self.len, low: self.start }.pack()
+    /// The slot that the selected task was saved in when the threads requeued it.
+    fn slot(&self) -> u32 {
+        0
     }
 
-    /// The chunk in a word from [`pack`](Chunk::pack).
-    #[inline(always)]
-    pub const fn unpack(word: u64) -> Chunk {
-        let Halves { high, low } = Halves::unpack(word);
-        Chunk { start: low, len: high & ((1 << 30) - 1), requeues: high >> 30 }
-    }
+    /// Gives back the slot that the selected task had when it began, because it has ended. The elected thread calls this.
+    fn give_back_slot(&self) {}
 }
 
 /// Requeues of one task: after this number it runs to its end.
@@ -156,9 +146,14 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // [`REQUEUED`] is set.
     let mut ahead = if is_alone { NOTHING_LEFT } else { 0 };
     // SAFETY: the caller's promise.
-    let mut chunk =
-        block.elect(|block| unsafe { first(block, claims, list, cohort, is_alone, &mut ahead) });
+    let mut chunk = block
+        .elect(|block| unsafe { first::<B, T>(block, claims, list, cohort, is_alone, &mut ahead) });
     while chunk.len > 0 {
+        if T::SWITCHES {
+            let slot;
+            (chunk, slot) = chunk.with_slot();
+            body.resume(slot);
+        }
         if !is_alone {
             // SAFETY: the caller's promise.
             block.lead(|block| unsafe {
@@ -182,6 +177,21 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             } else {
                 (Chunk::NONE, T::YIELDS && block.any(requeued))
             };
+            if T::SWITCHES && requeued {
+                // Nothing else of this block is on its way: it claims one task at a time.
+                debug_assert_eq!(left, 1);
+                let saved = Chunk::saved(body.index(), body.slot());
+                block.elect(|block| {
+                    requeue::put_saved(list, saved);
+                    requeue::announce(claims);
+                    block.notes().done.set(block.notes().done.get() - 1);
+                    Chunk::NONE
+                });
+                break Chunk::NONE;
+            }
+            if T::SWITCHES {
+                block.lead(|_| body.give_back_slot());
+            }
             if T::YIELDS && requeued {
                 let rest = Chunk { start: body.index(), len: left, requeues };
                 if give_back(block, claims, list, cohort, ahead, rest) {
@@ -223,7 +233,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn first<B: Block>(
+unsafe fn first<B: Block, T: Body>(
     block: &B,
     claims: &Claims,
     list: &RequeueList,
@@ -252,10 +262,10 @@ unsafe fn first<B: Block>(
         if goes_on || !requeue::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
-        unsafe { first_claimed(block, claims, list, cohort, seen, ahead) }
+        unsafe { first_claimed::<B, T>(block, claims, list, cohort, seen, ahead) }
     };
     if is_alone {
-        notes.done.set(chunk.len);
+        notes.done.set(if T::SWITCHES { chunk.with_slot().0.len } else { chunk.len });
     }
     chunk
 }
@@ -269,7 +279,7 @@ unsafe fn first<B: Block>(
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn first_claimed<B: Block>(
+unsafe fn first_claimed<B: Block, T: Body>(
     block: &B,
     claims: &Claims,
     list: &RequeueList,
@@ -306,7 +316,7 @@ unsafe fn first_claimed<B: Block>(
         return chunk;
     }
     // One task at first, to measure its time.
-    let most = if cohort.pace == 0 { cohort.amortize } else { 1 };
+    let most = if cohort.pace == 0 && !T::SWITCHES { cohort.amortize } else { 1 };
     let size = chunk_size(remaining, cohort.share_bits, 1, most);
     claim(claims, cohort, size)
 }
@@ -393,6 +403,8 @@ unsafe fn look_ahead<B: Block, T: Body>(
     let is_long = len == 0 || took >= LONG_LOOKS * (cohort.pace / 4);
     // A claim of 0 tasks still reads whether tasks are left.
     let size = if T::YIELDS && cohort.pace > 0 && is_long { 0 } else { size };
+    // A block that leaves at a checkpoint holds the task that it saves, and no other one.
+    let size = if T::SWITCHES { 0 } else { size };
     *ahead = block.own(&claims.next).fetch_add(size, Relaxed);
     notes.most.set(most);
     notes.size.set(size);

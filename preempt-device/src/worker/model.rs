@@ -9,14 +9,15 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::one_thread::{OneThread, Tasks};
-use super::requeue;
-use super::{Chunk, run};
+use super::{Chunk, requeue, run};
 use crate::abi::{
     Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList, Signal, SmRange,
     departures, share_bits,
 };
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::yields::Decision;
+
+mod switching;
 
 /// The memory that tasks write, one cell each, without atomics: loom checks every access.
 struct Memory(Vec<UnsafeCell<u32>>);

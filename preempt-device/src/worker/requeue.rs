@@ -34,6 +34,19 @@ pub(super) fn put(list: &RequeueList, first: Chunk, second: Chunk) -> bool {
     true
 }
 
+/// Puts a task on the list whose block left it at a checkpoint, as a [saved](Chunk::saved) chunk. One thread of the block
+/// calls this, and a barrier of the whole block lies before.
+///
+/// There is room: the margin holds one of these for each slot of a save area, beside two chunks of each block.
+#[inline(always)]
+pub(super) fn put_saved(list: &RequeueList, saved: Chunk) {
+    let index = list.put.fetch_add(1, Relaxed);
+    // Release: what the block wrote, to the slot and elsewhere, comes before what the task's next block does.
+    fence_release();
+    put_into(list, index, saved);
+    list.available.fetch_add(1, Relaxed);
+}
+
 #[inline(always)]
 fn put_into(list: &RequeueList, index: u32, chunk: Chunk) {
     let entry = &list.entries[index as usize % REQUEUE_CAPACITY];

@@ -24,10 +24,12 @@ use crate::primitives::Primitive;
 pub fn check_barriers<'a>(
     body: &Block,
     params: impl IntoIterator<Item = (&'a Ident, bool, kinds::Kind)>,
+    has_checkpoint: bool,
     errors: &mut Errors,
 ) -> Option<Uniformity> {
     let mut points = Walk::over(body, &Synchronizing::in_body(body)).points;
-    let waits = points.iter().any(|point| point.barrier().is_some());
+    // All threads of a block leave together at a checkpoint.
+    let waits = has_checkpoint || points.iter().any(|point| point.barrier().is_some());
     let uniformity = waits.then(|| Uniformity::of(body, params));
     if let Some(uniformity) = &uniformity {
         // In such a body the whole block waits at a yield point, to decide together.
@@ -78,7 +80,7 @@ fn check_yields(uniformity: &Uniformity, errors: &mut Errors) {
     for (point, decides) in &uniformity.divergent_points {
         errors.add(Error::new(
             *point,
-            "in a body with barriers, all threads of a block have to reach a yield point together, and \
+            "in a body with barriers or a checkpoint, all threads of a block have to reach a yield point together, and \
              that is not certain here; put it where only parameters, constants and block indices decide \
              whether it is reached, and take numbers out of types of your own first (`let n: u32 = p.n;`)",
         ));

@@ -242,6 +242,10 @@ fn description(
     });
     let shared_bytes = shared_end(memory.arrays.len());
     let yields = yields.somewhere();
+    let state_bytes = match &kernel.state {
+        Some(ty) => quote_spanned!(at(ty.span())=> #krate::yields::state_bytes::<#ty>()),
+        None => quote!(0),
+    };
     quote! {
         static __PREEMPT_KERNEL: #krate::host::Kernel = #krate::host::Kernel {
             name: #name,
@@ -252,6 +256,7 @@ fn description(
             amortize: #amortize,
             shared_bytes: #krate::shared::total(#shared_bytes),
             yields: #yields,
+            state_bytes: #state_bytes,
             cpu: __preempt_cpu,
         };
     }

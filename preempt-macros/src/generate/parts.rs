@@ -22,6 +22,8 @@ pub enum Yields {
     Anywhere,
     /// Until a thread gets to a marker, of which a word of the block tells the others.
     UntilMarked,
+    /// The body has a checkpoint, where the state of the threads is saved.
+    AtCheckpoint,
 }
 
 impl Yields {
@@ -291,11 +293,18 @@ pub fn entry_calls(
     // closure that calls it, however long it is.
     let arguments: Vec<_> = slice_arguments(memory).chain(arguments.iter().cloned()).collect();
     let entry = match yields {
-        Yields::Nowhere => quote!(preemptible),
+        // On a GPU, blocks leave between block-tasks.
+        Yields::Nowhere | Yields::AtCheckpoint => quote!(preemptible),
         Yields::Anywhere => quote!(preemptible_yielding),
         Yields::UntilMarked => quote!(preemptible_marking),
     };
-    if yields.somewhere() {
+    if yields == Yields::AtCheckpoint {
+        let call = quote! {
+            #[inline(always)]
+            || unsafe { __preempt_body(&mut { #krate::yields::Yields::OFF }, #(#arguments),*) }
+        };
+        (call, entry, quote!(plain))
+    } else if yields.somewhere() {
         let yields = yields_variable();
         let call = quote! {
             #[inline(always)]

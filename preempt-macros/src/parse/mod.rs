@@ -33,6 +33,8 @@ pub struct Kernel {
     pub instances: Option<Instances>,
     /// Set if the function has rust-cuda's `#[kernel]`.
     pub rust_cuda: Option<RustCuda>,
+    /// The type of each thread's state at the checkpoint, once that is found.
+    pub state: Option<Type>,
 }
 
 /// The options in the parentheses of `#[preemptible(..)]`.
@@ -147,6 +149,7 @@ impl Kernel {
             body: *function.block,
             instances,
             rust_cuda,
+            state: None,
         })
     }
 }

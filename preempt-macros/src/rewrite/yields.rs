@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
+use syn::visit::Visit;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     AngleBracketedGenericArguments, Attribute, Block, Expr, ExprAsync, ExprCall, ExprClosure,
@@ -52,6 +53,21 @@ pub fn place_points(
         PointPlacer { options, votes, markers, placed: false, inner_functions: 0, errors };
     placer.visit_block_mut(body);
     placer.placed
+}
+
+/// The name of the first `yield_point!` in the body, of those that would be placed.
+pub fn first_point(body: &Block) -> Option<Ident> {
+    struct Finder(Option<Ident>);
+    impl<'ast> Visit<'ast> for Finder {
+        fn visit_macro(&mut self, mac: &'ast Macro) {
+            self.0 = self.0.take().or_else(|| yield_point(mac).cloned());
+        }
+
+        fn visit_item(&mut self, _: &'ast Item) {}
+    }
+    let mut finder = Finder(None);
+    finder.visit_block(body);
+    finder.0
 }
 
 struct Adder<'a> {

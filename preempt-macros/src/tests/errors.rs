@@ -212,6 +212,88 @@ kernels! {
         "no yield point is ahead of that; put one there",
         "`x` is read here",
     ];
+    checkpoint_without_a_type: "", "fn k(n: u32) { checkpoint!(sum = 0 => for i in 0..n {}); }" => [
+        "the state has a type, by which its size is known",
+    ];
+    checkpoint_without_a_loop: "", "fn k(n: u32) { checkpoint!(sum: u32 = 0 => { sum += n; }); }" => [
+        "a checkpoint has a loop without label",
+    ];
+    checkpoint_with_a_label: "", "fn k(n: u32) { checkpoint!(sum: u32 = 0 => 'a: for i in 0..n {}); }" => [
+        "a checkpoint has a loop without label",
+    ];
+    checkpoint_with_two_loops: "", "fn k(n: u32) { checkpoint!(sum: u32 = 0 => for i in 0..n {} for i in 0..n {}); }" => [
+        "what follows it stands behind the checkpoint",
+    ];
+    checkpoint_with_an_iterator: "", "fn k(x: &[u32]) { checkpoint!(sum: u32 = 0 => for v in x.iter() {}); }" => [
+        "over a range, `for i in a..b { .. }`",
+    ];
+    checkpoint_with_an_inclusive_range: "", "fn k(n: u32) { checkpoint!(sum: u32 = 0 => for i in 0..=n {}); }" => [
+        "over a range, `for i in a..b { .. }`",
+    ];
+    checkpoint_with_while_let: "", "fn k(x: &[u32]) { checkpoint!(n: u32 = 0 => while let Some(v) = x.get(0) {}); }" => [
+        "a `while let` cannot go on",
+    ];
+    checkpoint_with_a_shared_array: "",
+        "fn k(n: u32) { checkpoint!(sum: u32 = 0 => for i in 0..n { let s = shared_array![u32; 4]; }); }" => [
+        "declare shared memory ahead of the checkpoint",
+    ];
+    checkpoint_twice: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n {}); checkpoint!(b: u32 = 0 => for i in 0..n {}); }" => [
+        "a kernel has one checkpoint",
+    ];
+    checkpoint_under_a_condition: "", "fn k(n: u32) { #[cfg(a)] checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "a checkpoint has no attributes",
+    ];
+    checkpoint_with_other_options: "yield_in_loops, explain", "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "stops there and nowhere else; leave the option out",
+        "drops no block-task",
+    ];
+    checkpoint_and_a_yield_point: "", "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n { yield_point!(); }); }" => [
+        "leave the yield point out",
+    ];
+    checkpoint_for_rust_cuda: "", "#[kernel] unsafe fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "kernels for rust-cuda have no checkpoints",
+    ];
+    checkpoint_that_some_reach_more_often: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..thread::thread_idx_x() {}); }" => [
+        "all threads of a block have to reach",
+        "this may differ between threads",
+    ];
+    checkpoint_that_the_state_decides_in_each_thread: "",
+        "fn k(x: &[u32]) { checkpoint!(a: u32 = x[thread::index_1d() as usize] => while a > 3 { a -= 1; }); }" => [
+        "all threads of a block have to reach",
+        "this may differ between threads",
+    ];
+    checkpoint_behind_a_return: "",
+        "fn k(n: u32) { if thread::thread_idx_x() > n { return; } checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "threads that return here never reach `yield_point!`",
+        "every thread must reach this",
+    ];
+    checkpoint_behind_a_write: "",
+        "fn k(n: u32, x: SliceMut<u32>) { x.write(0, 1); checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "this writes to `x` ahead of the checkpoint",
+    ];
+    checkpoint_behind_a_read_of_what_changes: "",
+        "fn k(n: u32, x: SliceMut<u32>) { let v = x.read(0); checkpoint!(a: u32 = v => for i in 0..n { x.write(0, a); }); }" => [
+        "are read here, ahead of the checkpoint",
+        "`x` is written here",
+    ];
+    checkpoint_behind_an_atomic: "",
+        "fn k(n: u32, x: *mut u32) { AtomicU32::from_ptr(x); checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "an atomic operation takes effect again",
+    ];
+    checkpoint_behind_a_clock: "",
+        "fn k(n: u32) { let c = time::clock64(); checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
+        "What is ahead of a checkpoint runs again",
+    ];
+    checkpoint_behind_a_pointer_to_a_variable: "",
+        "fn k(n: u32) { let mut v = 0u32; let p = &mut v as *mut u32; checkpoint!(a: u32 = 0 => for i in 0..n { *p += 1; }); }" => [
+        "through this pointer memory could be written",
+    ];
+    checkpoint_behind_a_cell: "",
+        "fn k(n: u32) { let c = Cell::new(0); checkpoint!(a: u32 = 0 => for i in 0..n { c.set(i); }); }" => [
+        "What is ahead of a checkpoint runs again",
+    ];
     yield_point_and_a_helper: "", "fn k(x: &[u32]) { helper(x[0]); yield_point!(); }" => [
         "move it into the kernel's body as a function inside it",
     ];

@@ -179,6 +179,23 @@ snapshots! {
         }
         "#,
     );
+    checkpoint_over_a_range: expand(
+        "",
+        r#"
+        fn sums(n: u32, x: &[u32], sums: SliceMut<u32>) {
+            let i = thread::index_1d() as usize;
+            checkpoint!(sum: (u32, f32) = (0, 1.0) => for round in 0..n {
+                thread::sync_threads();
+                sum.0 += x[i] ^ round;
+            });
+            sums.write(i, sum.0);
+        }
+        "#,
+    );
+    checkpoint_under_a_condition: expand(
+        "idempotent, block = 2 * N, instances(8)",
+        "fn rounds<const N: u32>(n: u32) { preempt_device::checkpoint!(left: [u32; N] = [n; N] => while N > 3 { left[0] -= 1; }); }",
+    );
     yield_points_in_loops: expand(
         "idempotent, yield_in_loops",
         "fn spin(n: u32) { while n > t() { loop { break; } } (0..n).for_each(|_| loop {}); }",

@@ -99,3 +99,34 @@ pub fn rotate_marking(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
     thread::sync_threads();
     yield_point!();
 }
+
+/// [`rotate_yielding`] with a checkpoint in each round. Each thread adds 1 to its element of `rounds_done` in each round, and
+/// thread 0 of the block adds 1 to `ends[task]` at the end.
+#[preemptible(block = 256)]
+pub fn rotate_saving(
+    ends: SliceMut<u32>,
+    rounds: u32,
+    out: SliceMut<u32>,
+    rounds_done: SliceMut<u32>,
+) {
+    let values = shared_array![u32; 256];
+    let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+    // SAFETY: 256 threads, and barriers lie between the writes and the reads of others.
+    unsafe { values.add(t).write(i as u32) };
+    thread::sync_threads();
+    checkpoint!(x: u32 = i as u32 => for _ in 0..rounds {
+        // SAFETY: as above, and each thread has its own element.
+        unsafe {
+            x = values.add((t + 1) % 256).read().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            thread::sync_threads();
+            values.add(t).write(x);
+            rounds_done.write(i, rounds_done.read(i) + 1);
+        }
+        thread::sync_threads();
+    });
+    // SAFETY: each thread writes its own element.
+    unsafe { out.write(i, x) };
+    if t == 0 {
+        add(ends, thread::block_idx_x(), 1);
+    }
+}

@@ -180,11 +180,13 @@ pub enum Kind {
     MarkingTogether,
     /// `spin_marking`
     Marking,
+    /// `rotate_saving`
+    Saving,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::OneDimension,
         Kind::TwoDimensions,
         Kind::ThreeDimensions,
@@ -195,6 +197,7 @@ impl Kind {
         Kind::Yielding,
         Kind::MarkingTogether,
         Kind::Marking,
+        Kind::Saving,
     ];
 
     /// Whether the kernel counts the starts of block-tasks, of which each may have more than one.
@@ -207,7 +210,9 @@ impl Kind {
         match self {
             Kind::TwoDimensions => (tasks / 40 * 40, 24),
             Kind::ThreeDimensions => (tasks / 60 * 60, 16),
-            Kind::SharedMemory | Kind::YieldingTogether | Kind::MarkingTogether => (tasks / 8, 256),
+            Kind::SharedMemory | Kind::YieldingTogether | Kind::MarkingTogether | Kind::Saving => {
+                (tasks / 8, 256)
+            }
             _ => (tasks, 32),
         }
     }
@@ -295,14 +300,19 @@ impl Prepared {
                 vec![ones(tasks), ones(tasks * threads), (0..tasks).flat_map(of_task).collect()]
             }
             // Starts are no result, and ends are.
-            Kind::YieldingTogether | Kind::MarkingTogether => {
+            Kind::YieldingTogether | Kind::MarkingTogether | Kind::Saving => {
                 let rounds = yielding_rounds(load);
                 let (factor, offset) = rounds_at_once(rounds);
                 let end = |i: u32| {
                     let first = i / 256 * 256 + (i % 256 + rounds) % 256;
                     factor.wrapping_mul(first).wrapping_add(offset)
                 };
-                vec![first_count(tasks), (0..tasks * threads).map(end).collect()]
+                let mut expected =
+                    vec![first_count(tasks), (0..tasks * threads).map(end).collect()];
+                if kind == Kind::Saving {
+                    expected.push(vec![rounds; (tasks * threads) as usize]);
+                }
+                expected
             }
             Kind::Yielding | Kind::Marking => {
                 let (factor, offset) = rounds_at_once(yielding_rounds(load));
@@ -354,6 +364,10 @@ impl Prepared {
                 .block(threads),
             Kind::MarkingTogether => {
                 kernels::rotate_marking(counts, yielding_rounds(self.load), writes).grid(tasks)
+            }
+            Kind::Saving => {
+                kernels::rotate_saving(counts, yielding_rounds(self.load), writes, next())
+                    .grid(tasks)
             }
             Kind::Marking => kernels::spin_marking(counts, yielding_rounds(self.load), writes)
                 .grid(tasks)

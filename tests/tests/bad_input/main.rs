@@ -78,6 +78,7 @@ static BY_HAND: Kernel = Kernel {
     amortize: None,
     shared_bytes: 0,
     yields: false,
+    state_bytes: 0,
     cpu: |_| false,
 };
 

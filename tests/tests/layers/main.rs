@@ -42,6 +42,7 @@ const MACROS: LayeredCrate = LayeredCrate {
         &[
             "rewrite",
             "rewrite::assertions",
+            "rewrite::checkpoints",
             "rewrite::markers",
             "rewrite::rust_cuda",
             "rewrite::shared",
@@ -56,7 +57,7 @@ const MACROS: LayeredCrate = LayeredCrate {
             "generate::instances",
             "generate::rust_cuda",
         ],
-        &["derive", "kernel_attribute"],
+        &["derive", "expand", "kernel_attribute"],
         &["crate"],
     ],
 };

@@ -137,6 +137,37 @@ impl Findings {
         self.first_yield.is_some_and(|first| first < obstacle.position.number)
     }
 
+    /// The number of places so far.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// What keeps the first `count` places from running again behind those that follow them, if anything does: they write no
+    /// memory that outlives the block-task, and read none that any of all places writes.
+    pub fn start_obstacle(&self, count: usize, names: &[String]) -> Option<Obstacle> {
+        let starts = |position: &Position| position.number <= count;
+        let obstacles = self.obstacles.iter().filter(|obstacle| starts(&obstacle.position));
+        let accesses = self.accesses.iter().filter(|access| starts(&access.position));
+        let accesses = accesses.filter_map(|access| {
+            let of_param = |other: &&Access| other.param == access.param && other.writes;
+            let write = self.accesses.iter().find(of_param)?;
+            let name = names.get(access.param)?;
+            let message = match access.writes {
+                true => format!("this writes to `{name}` ahead of the checkpoint, where threads come again"),
+                false => format!("elements of `{name}` are read here, ahead of the checkpoint, and may have changed when \
+                    threads come here again"),
+            };
+            Some(Obstacle {
+                span: access.span,
+                message,
+                other: (!access.writes).then(|| (write.span, format!("`{name}` is written here"))),
+                until_here: false,
+                position: access.position.clone(),
+            })
+        });
+        obstacles.cloned().chain(accesses).min_by_key(|obstacle| obstacle.position.number)
+    }
+
     /// All obstacles that count. `names` are those of the parameters. If the block `votes` at yield points, no thread runs
     /// again once one is behind the last of them.
     fn obstacles(&self, names: &[String], votes: bool) -> impl Iterator<Item = Obstacle> {

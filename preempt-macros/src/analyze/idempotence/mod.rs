@@ -84,8 +84,58 @@ pub struct Assumptions {
     pub constants: Vec<Path>,
 }
 
+/// What the proof assumes that a kernel can run again up to statement `position`, its checkpoint, when it has run on behind
+/// that; or why it cannot.
+pub fn start(kernel: &Kernel, position: usize) -> Result<Assumptions, Error> {
+    let (mut walk, names) = prepared(kernel);
+    let (start, rest) = kernel.body.stmts.split_at(position);
+    let mut assumptions = Assumptions { functions: Vec::new(), constants: Vec::new() };
+    let mut count = 0;
+    walk.scoped(|walk| {
+        walk.statements(start);
+        count = walk.found.count();
+        assumptions.functions.clone_from(&walk.functions);
+        assumptions.constants.clone_from(&walk.constants);
+        walk.statements(rest);
+    });
+    let Some(obstacle) = walk.found.start_obstacle(count, &names) else { return Ok(assumptions) };
+    let mut error = Error::new(
+        obstacle.span,
+        format!(
+            "{}. What is ahead of a checkpoint runs again when a block-task goes on from there; move it into the loop or \
+             behind it. If it gives the same again, declare it: `#[preemptible(idempotent)]`",
+            obstacle.message
+        ),
+    );
+    if let Some((span, message)) = obstacle.other {
+        error.combine(Error::new(span, message));
+    }
+    Err(error)
+}
+
 /// The verdict about a kernel with yield points, where the whole block `votes` or each thread decides for itself.
 pub fn verdict(kernel: &Kernel, votes: bool) -> Verdict {
+    let (mut walk, names) = prepared(kernel);
+    walk.block(&kernel.body);
+    let Walk { found, functions, constants, .. } = walk;
+    let assumptions = Assumptions { functions, constants };
+    match found.obstacle(&names, votes) {
+        None => Verdict::Strict(assumptions),
+        Some(obstacle) if obstacle.until_here => {
+            let carried_back = CarriedBack(found.is_carried_back(&obstacle));
+            let markers = match found.marked(&names, votes) {
+                None => Err(Unmarked::InFunction),
+                Some(_) if !found.yields_ahead_of(&obstacle) => Err(Unmarked::NothingAhead),
+                Some(statements) => Ok(Markers(statements)),
+            };
+            Verdict::Relaxed(Relaxed { obstacle, carried_back, markers, assumptions })
+        }
+        Some(obstacle) => Verdict::Never(obstacle),
+    }
+}
+
+/// A walk that has seen the attributes of the body, and the names of the parameters.
+fn prepared(kernel: &Kernel) -> (Walk, Vec<String>) {
     let mut names = Vec::new();
     let mut scope = HashMap::new();
     for (number, param) in kernel.params.iter().enumerate() {
@@ -122,22 +172,7 @@ pub fn verdict(kernel: &Kernel, votes: bool) -> Verdict {
     };
     let mut attributes = Attributes(&mut walk.found);
     attributes.visit_block(&kernel.body);
-    walk.block(&kernel.body);
-    let Walk { found, functions, constants, .. } = walk;
-    let assumptions = Assumptions { functions, constants };
-    match found.obstacle(&names, votes) {
-        None => Verdict::Strict(assumptions),
-        Some(obstacle) if obstacle.until_here => {
-            let carried_back = CarriedBack(found.is_carried_back(&obstacle));
-            let markers = match found.marked(&names, votes) {
-                None => Err(Unmarked::InFunction),
-                Some(_) if !found.yields_ahead_of(&obstacle) => Err(Unmarked::NothingAhead),
-                Some(statements) => Ok(Markers(statements)),
-            };
-            Verdict::Relaxed(Relaxed { obstacle, carried_back, markers, assumptions })
-        }
-        Some(obstacle) => Verdict::Never(obstacle),
-    }
+    (walk, names)
 }
 
 impl Verdict {

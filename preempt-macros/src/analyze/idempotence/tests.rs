@@ -15,7 +15,7 @@ fn verdict_of(options: &str, body: &str) -> Verdict {
     let kernel = Kernel::parse(options, format!("fn k({PARAMS}) {{ {body} }}").parse().unwrap());
     let kernel = kernel.unwrap_or_else(|error| panic!("{body}: {error}"));
     let params = kernel.params.iter().map(|param| (&param.ident, false, Kind::of_param(param)));
-    let votes = check_barriers(&kernel.body, params, &mut Errors::default()).is_some();
+    let votes = check_barriers(&kernel.body, params, false, &mut Errors::default()).is_some();
     verdict(&kernel, votes)
 }
 

@@ -22,7 +22,7 @@ fn marked(body: &str) -> Result<Block, String> {
     let kernel = Kernel::parse(options, format!("fn k({PARAMS}) {{ {body} }}").parse().unwrap());
     let mut kernel = kernel.unwrap_or_else(|error| panic!("{body}: {error}"));
     let params = kernel.params.iter().map(|param| (&param.ident, false, Kind::of_param(param)));
-    let votes = check_barriers(&kernel.body, params, &mut Errors::default()).is_some();
+    let votes = check_barriers(&kernel.body, params, false, &mut Errors::default()).is_some();
     let verdict = verdict(&kernel, votes);
     let Some((_, markers)) = verdict.proof() else {
         return Err(verdict.error().map(|error| error.to_string()).unwrap_or_default());
@@ -267,6 +267,68 @@ fn where_the_block_decides_together_what_follows_the_last_yield_point_needs_no_m
         "for i in 0..n { S; Y; for j in 0..4 { M; hit(out); } } late(out);",
         "S; Y; if x[0] > 3.0 { M; hit(out); } S; Y; *p += 1.0;",
     ]);
+}
+
+/// Bodies of random shape.
+struct Shapes(u64);
+
+impl Shapes {
+    /// A number below `bound`.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn statements(&mut self, depth: u32) -> String {
+        (0..=self.below(3)).map(|_| self.statement(depth) + " ").collect()
+    }
+
+    fn statement(&mut self, depth: u32) -> String {
+        if depth == 0 {
+            return ["hit(out);", "more.write(0, 1.0);", "let v = x[0];"][self.below(3) as usize]
+                .to_owned();
+        }
+        let (kind, depth) = (self.below(16), depth - 1);
+        let mut inner = || self.statements(depth);
+        match kind {
+            0 => format!("if n > 3 {{ {} }}", inner()),
+            1 => format!("if n > 3 {{ {} }} else {{ {} }}", inner(), inner()),
+            2 => format!(
+                "if n > 3 && {{ {} true }} {{ {} }} else if n > 2 {{ {} }}",
+                inner(),
+                inner(),
+                inner()
+            ),
+            3 => format!("match n {{ 0 => {{ {} }} 1 => {{ {} }} _ => {{}} }}", inner(), inner()),
+            4 => format!("match {{ {} n }} {{ 0 => hit(out), _ => {{ {} }} }};", inner(), inner()),
+            5 => format!("for i in 0..n {{ yield_point!(); {} }}", inner()),
+            6 => format!("while {{ {} n > 3 }} {{ {} continue; }}", inner(), inner()),
+            7 => format!("loop {{ {} if n > 3 {{ break; }} {} }}", inner(), inner()),
+            8 => format!("let f = |w: u32| {{ {} }}; if n > 3 {{ f(1); }}", inner()),
+            9 => format!("'a: {{ {} if n > 3 {{ break 'a; }} {} }}", inner(), inner()),
+            10 => format!("n > 3 || {{ {} false }};", inner()),
+            11 => format!("assert!({{ {} true }});", inner()),
+            12 => format!("let Some(v) = x.first() else {{ {} return }};", inner()),
+            13 => format!("let v = {{ {} 1.0 }};", inner()),
+            14 => format!("unsafe {{ {} }}", inner()),
+            _ => format!("x.iter().for_each(|v| {{ {} }});", inner()),
+        }
+    }
+}
+
+#[test]
+fn a_marker_is_on_every_way_to_an_obstacle_in_bodies_of_random_shape() {
+    let mut shapes = Shapes(1);
+    let bodies = (0..400).map(|_| format!("yield_point!(); {}", shapes.statements(3)));
+    // `marked` looks at the ways.
+    let is_marked = bodies.filter(|body| marked(body).is_ok_and(|block| contains_marker(&block)));
+    let count = is_marked.count();
+    assert!(count > 200, "{count} bodies have markers");
+}
+
+fn contains_marker(block: &Block) -> bool {
+    block.to_token_stream().to_string().contains(MARKER)
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Control memory in the host's own memory, for devices whose blocks are threads of the host.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use preempt_device::abi::{COHORT_SLOTS, ControlBlock, DeviceQueue, Post, RequeueList, Signal};
 
+use preempt_device::yields::SaveArea;
+
 use super::{ControlMemory, ControlSource, LentList};
-use crate::device::{Gate, lock};
+use crate::device::{Gate, KernelLaunch, lock};
 use crate::error::Error;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
@@ -26,6 +29,8 @@ pub(in crate::device) struct HostWords {
     /// Empty lists. Lent and present ones together are as many as one scheduler had launches in flight at the same
     /// time.
     requeue_lists: Mutex<Vec<Arc<RequeueList>>>,
+    /// Where launches of kernels with a checkpoint keep block-tasks that blocks have left, by the addresses of their lists.
+    save_areas: Mutex<HashMap<usize, Arc<SaveArea>>>,
 }
 
 impl HostWords {
@@ -35,6 +40,7 @@ impl HostWords {
             opened: (0..queues.total()).map(|_| AtomicU64::new(0)).collect(),
             controls: Mutex::default(),
             requeue_lists: Mutex::default(),
+            save_areas: Mutex::default(),
         }
     }
 
@@ -72,6 +78,26 @@ impl HostWords {
         }
     }
 
+    /// The save area of the launch that this list was lent to, with this many slots; `None` if there is no memory for it, and
+    /// then its blocks end their block-tasks.
+    pub fn save_area(
+        &self,
+        list: *const RequeueList,
+        launch: &KernelLaunch,
+        slots: u32,
+    ) -> Option<Arc<SaveArea>> {
+        let threads = launch.block.count() as u32;
+        let (state, shared) = (launch.kernel.state_bytes, launch.shared_bytes());
+        let mut areas = lock(&self.save_areas);
+        let area = areas.get(&list.addr()).filter(|area| area.is_for(threads, state, shared));
+        if let Some(area) = area {
+            return Some(area.clone());
+        }
+        let area = Arc::new(SaveArea::new(slots, threads, state, shared)?);
+        areas.insert(list.addr(), area.clone());
+        Some(area)
+    }
+
     /// Frees the control blocks. No block of a grid is resident.
     pub fn free_controls(&self) {
         lock(&self.controls).clear();
@@ -92,6 +118,8 @@ impl ControlSource for HostWords {
     }
 
     fn give_back_requeue_list(&self, LentList(list): LentList, is_empty: bool) {
+        // With the block-tasks that a cancelled launch has left there.
+        lock(&self.save_areas).remove(&list.addr());
         // SAFETY: `take_requeue_list` gave this list out, and it comes back once.
         let list = unsafe { Arc::from_raw(list) };
         if !is_empty {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use preempt_device::abi::Cohort;
 use preempt_device::host::Dim3;
 use preempt_device::worker::{self, BlockNotes, Chunk};
-use preempt_device::yields::Decision;
+use preempt_device::yields::{Decision, Switch};
 
 use super::Shared;
 use super::dispatch::{Demand, Left, Waiting};
@@ -160,24 +160,45 @@ impl worker::Block for CpuBlock {
     }
 }
 
-/// The block-task's threads, one after the other; `YIELDS` says whether the kernel has yield points.
-struct Tasks<'a, const YIELDS: bool> {
+/// The block-task's threads, one after the other. `YIELDS` and `SWITCHES` say whether the kernel has yield points, and a
+/// checkpoint.
+struct Tasks<'a, const YIELDS: bool, const SWITCHES: bool> {
     resident: &'a Resident,
     emulator: &'a mut Emulator,
     shared: &'a Shared,
     index: u32,
     /// Of this block: as on a GPU, it outlives the block's tasks.
     decision: Decision,
+    switch: Switch,
 }
 
-impl<'a, const YIELDS: bool> Tasks<'a, YIELDS> {
+impl<'a, const YIELDS: bool, const SWITCHES: bool> Tasks<'a, YIELDS, SWITCHES> {
     fn new(resident: &'a Resident, emulator: &'a mut Emulator, shared: &'a Shared) -> Self {
-        Tasks { resident, emulator, shared, index: 0, decision: Decision::default() }
+        let cohort = resident.run.cohort().filter(|_| SWITCHES);
+        let area = cohort.and_then(|cohort| {
+            let slots = shared.slots.len() as u32;
+            shared.words.save_area(cohort.requeue_list, &resident.launch, slots)
+        });
+        let switch = Switch::new(area, resident.number);
+        Tasks { resident, emulator, shared, index: 0, decision: Decision::default(), switch }
     }
 }
 
-impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
+impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS, SWITCHES> {
     const YIELDS: bool = YIELDS;
+    const SWITCHES: bool = SWITCHES;
+
+    fn resume(&mut self, slot: Option<u32>) {
+        self.switch.resume(slot);
+    }
+
+    fn slot(&self) -> u32 {
+        self.switch.slot().expect("a task that was left at a checkpoint has a slot")
+    }
+
+    fn give_back_slot(&self) {
+        self.switch.give_back();
+    }
 
     fn seek(&mut self, index: u32) {
         self.index = index;
@@ -203,6 +224,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
             sm: *sm,
             index: self.index,
             decision: &self.decision,
+            switch: &self.switch,
             requeueable: run.cohort().filter(|_| requeueable),
         };
         // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
@@ -273,9 +295,17 @@ impl Resident {
     pub fn run(self, emulator: &mut Emulator, shared: &Shared) {
         let waiting = &shared.waiting;
         let fails = |message: String| shared.report(DeviceReport::Fault(self.op, message.into()));
-        let left = match self.launch.kernel.yields {
-            true => self.work(&mut Tasks::<true>::new(&self, emulator, shared), waiting, fails),
-            false => self.work(&mut Tasks::<false>::new(&self, emulator, shared), waiting, fails),
+        let kernel = self.launch.kernel;
+        let left = match (kernel.yields, kernel.state_bytes > 0) {
+            (_, true) => {
+                self.work(&mut Tasks::<true, true>::new(&self, emulator, shared), waiting, fails)
+            }
+            (true, false) => {
+                self.work(&mut Tasks::<true, false>::new(&self, emulator, shared), waiting, fails)
+            }
+            (false, false) => {
+                self.work(&mut Tasks::<false, false>::new(&self, emulator, shared), waiting, fails)
+            }
         };
 
         let Resident { launch, run, sm, slot, queue, .. } = self;

@@ -51,6 +51,7 @@ static COPY: LazyLock<Arc<KernelLaunch>> = LazyLock::new(|| {
         amortize: None,
         shared_bytes: 0,
         yields: false,
+        state_bytes: 0,
         cpu: |_| false,
     };
     Arc::new(KernelLaunch {

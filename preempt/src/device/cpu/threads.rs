@@ -14,7 +14,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use preempt_device::abi::Cohort;
 use preempt_device::host::{Args, Dim3, Operation, Rendezvous, ThreadContext, with_thread};
 use preempt_device::warp::Reduction;
-use preempt_device::yields::{Decision, Yields};
+use preempt_device::yields::{Decision, Switch, Yields};
 
 use crate::device::KernelLaunch;
 use crate::error::caught;
@@ -45,6 +45,8 @@ pub(super) struct Task<'a> {
     pub index: u32,
     /// What the block has decided about its tasks.
     pub decision: &'a Decision,
+    /// How the block leaves tasks at checkpoints.
+    pub switch: &'a Switch,
     /// The cohort whose signal the task's yield points look at, unless it has to run to its end.
     pub requeueable: Option<&'a Cohort>,
 }
@@ -160,9 +162,12 @@ impl Emulator {
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
             yields: task.requeueable.map_or(Yields::OFF, |cohort| {
-                // SAFETY: the block's thread holds the device's queues while the block runs, and the decision is the
-                // block's.
-                unsafe { Yields::new(cohort, true).decided_by(task.decision, task.index) }
+                // SAFETY: the block's thread holds the device's queues while the block runs, and the others are the
+                // block's. The save area is the launch's.
+                unsafe {
+                    let yields = Yields::new(cohort, true).decided_by(task.decision, task.index);
+                    yields.switched_by(task.switch)
+                }
             }),
             wait,
         }

@@ -1,0 +1,211 @@
+//! Checkpoints: `checkpoint!(state: T = init => loop)` becomes a loop that starts where a block left it, and that a block can
+//! leave at the start of each round.
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::quote_spanned;
+use syn::parse::{ParseStream, Parser};
+use syn::{
+    Block, Error, Expr, ExprForLoop, ExprRange, ExprWhile, Macro, Pat, Path, RangeLimits, Result,
+    Stmt, Token, Type, parse_quote_spanned,
+};
+
+use crate::errors::Errors;
+use crate::names::{SHARED_ARRAY, SHARED_SLICE, at, is_named, local, yields_variable};
+use crate::parse::Kernel;
+
+/// The macro's name.
+const CHECKPOINT: &str = "checkpoint";
+
+/// The checkpoint of a body.
+pub struct Checkpoint {
+    /// The number of its statement.
+    pub position: usize,
+    /// The type of the state.
+    pub ty: Type,
+    state: Ident,
+    init: Expr,
+    rounds: Rounds,
+    body: Block,
+    name: Ident,
+}
+
+/// What decides how many rounds there are.
+enum Rounds {
+    /// `for pat in start..end`
+    Range { pat: Box<Pat>, start: Box<Expr>, end: Box<Expr> },
+    /// `while cond`
+    While(Box<Expr>),
+}
+
+/// Takes the checkpoint out of the body, if it has one, and puts a loop with a yield point in its place, as which it is
+/// analysed.
+pub fn take(kernel: &mut Kernel, errors: &mut Errors) -> Option<Checkpoint> {
+    let is_one = |stmt: &Stmt| matches!(stmt, Stmt::Macro(mac) if is_named(&mac.mac, CHECKPOINT));
+    let mut found = kernel.body.stmts.iter().enumerate().filter(|(_, stmt)| is_one(stmt));
+    let (position, Stmt::Macro(stmt)) = found.next()? else { return None };
+    if let Some((_, other)) = found.next() {
+        errors.push(other, "a kernel has one checkpoint; make one loop of both");
+    }
+    if let Some(attr) = stmt.attrs.first() {
+        errors.push(
+            attr,
+            "a checkpoint has no attributes; write two kernels and put the attribute on them",
+        );
+    }
+    if let Some(option) = &kernel.options.yield_in_loops {
+        errors.push(
+            option,
+            "a kernel with a checkpoint stops there and nowhere else; leave the option out",
+        );
+    }
+    if kernel.rust_cuda.is_some() {
+        errors.push(
+            &stmt.mac.path,
+            "kernels for rust-cuda have no checkpoints; use `yield_point!()`",
+        );
+    }
+    let checkpoint = errors.take(parse(&stmt.mac, position))?;
+    let seen = checkpoint.seen();
+    kernel.body.stmts.splice(position..=position, seen);
+    kernel.body.stmts.retain(|stmt| !is_one(stmt));
+    Some(checkpoint)
+}
+
+fn parse(mac: &Macro, position: usize) -> Result<Checkpoint> {
+    let name =
+        mac.path.segments.last().map_or_else(|| local(CHECKPOINT), |last| last.ident.clone());
+    let form = |input: ParseStream<'_>| {
+        let state = input.parse::<Ident>()?;
+        if !input.peek(Token![:]) {
+            return Err(input.error("the state has a type, by which its size is known: `checkpoint!(sum: f32 = 0.0 => for ..)`"));
+        }
+        input.parse::<Token![:]>()?;
+        let ty = input.parse::<Type>()?;
+        input.parse::<Token![=]>()?;
+        let init = input.parse::<Expr>()?;
+        input.parse::<Token![=>]>()?;
+        let looped = input.parse::<Expr>()?;
+        input.parse::<Option<Token![;]>>()?;
+        if !input.is_empty() {
+            return Err(input
+                .error("a checkpoint has one loop; what follows it stands behind the checkpoint"));
+        }
+        Ok((state, ty, init, looped))
+    };
+    let (state, ty, init, looped) = form.parse2(mac.tokens.clone())?;
+    if let Some(array) = shared_in(mac.tokens.clone()) {
+        return Err(Error::new(array.span(), "declare shared memory ahead of the checkpoint"));
+    }
+    let (rounds, body) = match looped {
+        Expr::While(ExprWhile { cond, body, label: None, .. }) => {
+            if matches!(*cond, Expr::Let(_)) {
+                return Err(Error::new_spanned(
+                    cond,
+                    "a `while let` cannot go on where it was left; test numbers",
+                ));
+            }
+            (Rounds::While(cond), body)
+        }
+        Expr::ForLoop(ExprForLoop { pat, expr, body, label: None, .. }) => match *expr {
+            Expr::Range(ExprRange {
+                start: Some(start),
+                limits: RangeLimits::HalfOpen(_),
+                end: Some(end),
+                ..
+            }) => (Rounds::Range { pat, start, end }, body),
+            other => {
+                return Err(Error::new_spanned(
+                    other,
+                    "the loop of a checkpoint goes over a range, `for i in a..b { .. }`, whose next number can be saved",
+                ));
+            }
+        },
+        other => {
+            return Err(Error::new_spanned(
+                other,
+                "a checkpoint has a loop without label, `for i in a..b { .. }` or `while cond { .. }`",
+            ));
+        }
+    };
+    Ok(Checkpoint { position, ty, state, init, rounds, body, name })
+}
+
+/// A shared array that is declared in the tokens.
+fn shared_in(tokens: TokenStream) -> Option<Ident> {
+    tokens.into_iter().find_map(|token| match token {
+        TokenTree::Group(group) => shared_in(group.stream()),
+        TokenTree::Ident(name) => {
+            [SHARED_ARRAY, SHARED_SLICE].iter().any(|shared| name == shared).then_some(name)
+        }
+        _ => None,
+    })
+}
+
+impl Checkpoint {
+    /// The loop as it is analysed: all threads of the block come to a yield point in each round.
+    fn seen(&self) -> [Stmt; 2] {
+        let Checkpoint { ty, state, init, rounds, body, .. } = self;
+        // The place of messages.
+        let point = Ident::new("yield_point", self.name.span());
+        let stmts = &body.stmts;
+        let at = at(self.name.span());
+        let looped = match rounds {
+            Rounds::Range { pat, start, end } => {
+                parse_quote_spanned!(at=> for #pat in #start..#end { #point!(); #(#stmts)* })
+            }
+            Rounds::While(cond) => parse_quote_spanned!(at=> while #cond { #point!(); #(#stmts)* }),
+        };
+        [parse_quote_spanned!(at=> let mut #state: #ty = #init;), Stmt::Expr(looped, None)]
+    }
+
+    /// Replaces the loop that was analysed by the one that is compiled.
+    pub fn place(self, krate: &Path, body: &mut Block) {
+        let Checkpoint { position, ty, state, init, rounds, body: round, name } = self;
+        let (at, yields) = (at(name.span()), yields_variable());
+        let (first, last, place) = (local("first"), local("last"), local("place"));
+        let stmts = &round.stmts;
+        let leaves = |place: TokenStream| -> Stmt {
+            parse_quote_spanned!(at=> if #krate::yields::Yields::leaves(#yields, #state, #place) { return; })
+        };
+        // Bounds are saved and not computed again, and a condition is tested once for each round.
+        let (start, looped, plain): (TokenStream, Stmt, TokenStream) = match &rounds {
+            Rounds::Range { pat, start, end } => {
+                let leaves = leaves(quote_spanned!(at=> (#place, #last)));
+                (
+                    quote_spanned!(at=> (#start, #end)),
+                    parse_quote_spanned! {at=>
+                        for #place in #first..#last { #leaves let #pat = #place; #(#stmts)* }
+                    },
+                    quote_spanned!(at=> for #pat in #first..#last { #(#stmts)* }),
+                )
+            }
+            Rounds::While(cond) => {
+                let leaves = leaves(quote_spanned!(at=> ((), ())));
+                (
+                    quote_spanned!(at=> ((), ())),
+                    parse_quote_spanned!(at=> loop { #leaves if !(#cond) { break; } #(#stmts)* }),
+                    quote_spanned!(at=> while #cond { #(#stmts)* }),
+                )
+            }
+        };
+        let resumed: Stmt = parse_quote_spanned! {at=>
+            #[allow(unused_variables)]
+            let (mut #state, (#first, #last)): (#ty, (_, _)) = match #krate::yields::Yields::resumed(#yields) {
+                ::core::option::Option::Some(saved) => saved,
+                ::core::option::Option::None => (#init, #start),
+            };
+        };
+        // A closure that is never called, and does not compile if the loop changes a variable other than the state.
+        let check = Stmt::Expr(
+            Expr::Verbatim(quote_spanned! {at=>
+                #[cfg(not(target_arch = "nvptx64"))]
+                #[allow(unused, clippy::all)]
+                {
+                    #krate::yields::changes_state_alone(|mut #state: #ty| { #plain });
+                }
+            }),
+            None,
+        );
+        body.stmts.splice(position..position + 2, [resumed, check, looped]);
+    }
+}
