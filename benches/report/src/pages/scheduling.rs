@@ -188,16 +188,22 @@ pub fn mix(folder: &Folder) -> Result<String> {
 
 pub fn sim(folder: &Folder) -> Result<String> {
     let results = folder.get("sim-h200")?;
+    let again = folder.get("sim-sim")?;
     let identical = results.value()["summary"]["replays_identical"].as_bool();
     let identical = identical.context("sim: no `replays_identical`")?;
     Ok(format!(
         "A recording of {} decisions of a run on the GPU was decided again, and gave {} decisions. Simulated turnarounds \
-         of {} pairs are off by {} in the mean, and by {} in the worst pair.\n\n{}",
+         of {} pairs of `priority` and `antt` are off by {} in the mean, and by {} in the worst pair; where all launches \
+         are preemptible, by {} in the mean. The simulator of this commit is off by {}, which \
+         `preempt-bench sim --device sim` says of the same pairs. The worst ones are those of urgent PL: its few blocks \
+         share SMs with those of the other program, which slow them down.\n\n{}",
         super::markdown::count(results.number("decisions")?),
         if identical { "the same" } else { "OTHER" },
         results.number("pairs")?,
         percent(results.number("mean_turnaround_error")?),
         percent(results.number("max_turnaround_error")?),
+        percent(results.number("mean_turnaround_error_all_preemptible")?),
+        percent(again.number("mean_turnaround_error")?),
         results.source(),
     ))
 }
@@ -335,7 +341,8 @@ pub fn simulated(folder: &Folder) -> Result<String> {
          measured. With priorities in groups and at random, much hangs on one short program, Scan: a few microseconds \
          decide whether it waits for the other queue.\n\n{}\n{}\nThe model has no programs side by side on an SM, and a \
          host that is as fast after a pause as before. Urgent programs of many short kernels suffer most from both \
-         (CFD, PL).\n\n{sources}",
+         (CFD, PL). On the GPU the arms before those of the scheduler are raw launches, after which its code and its \
+         path to the device are in no cache; the suite `sim` has no such arms.\n\n{sources}",
         table.text(),
         off.text(),
     ))
