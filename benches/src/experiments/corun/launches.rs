@@ -166,12 +166,12 @@ mod tests {
     fn a_launch_is_read_as_it_was_written() {
         let us = Duration::from_micros;
         let launch = KernelModel::new("k", Duration::from_nanos(12_345), 77).blocks_per_sm(8);
-        assert_eq!(line_of(&launch), "k 12.345 77 8 - - 0.0");
+        assert_eq!(line_of(&launch), "k 12.345 77 8 - - 0");
         let launch = launch.plain_duration(us(10));
         let stops = launch.clone().stop(us(7)).redo(us(2));
         assert_eq!(model_of(&line_of(&stops)).as_ref(), Some(&stops));
         let row = row("MM", Size::Small, Duration::ZERO, std::slice::from_ref(&launch));
-        assert_eq!(row["launches"][0], "k 12.345 77 8 10.0 - 0.0");
+        assert_eq!(row["launches"][0], "k 12.345 77 8 10 - 0");
         let launches = Launches(json!({ "rows": [row] })).of("MM", Size::Small).unwrap();
         let [again] = &launches[..] else { panic!("{launches:?}") };
         assert_eq!((again.duration, again.tasks, again.blocks_per_sm), (launch.duration, 77, 8));
