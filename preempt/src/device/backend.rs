@@ -283,6 +283,8 @@ pub(crate) struct Capabilities {
     pub clock: u32,
     /// Whether the host must poll to see what happens on the device.
     pub is_polled: bool,
+    /// Whether blocks can leave block-tasks at checkpoints, for others to go on with.
+    pub saves: bool,
     /// What the device and its host take, as far as it was measured.
     pub costs: Costs,
 }

@@ -38,8 +38,10 @@ pub(crate) enum Did {
     },
     /// It looked into the inbox, and there was none.
     FoundNone,
+    /// It looked into the inbox for that. With `more`, there is a message that was not taken in.
     LookedAhead {
         overturns: bool,
+        more: bool,
     },
     Decided,
     WentAhead,
@@ -136,7 +138,11 @@ impl Pace {
                 }
             }
             Did::FoundNone => self.inbox = Inbox::Empty,
-            Did::LookedAhead { overturns } => self.overturns = Some(overturns),
+            Did::LookedAhead { overturns, more } => {
+                self.overturns = Some(overturns);
+                // What a look has found no other thread looks for, so this turn takes it in.
+                self.inbox = if more { Inbox::HasMore } else { Inbox::Unknown };
+            }
             Did::Decided | Did::WentAhead => {
                 self.is_undecided &= did != Did::Decided;
                 self.went_ahead |= did == Did::WentAhead;
@@ -250,8 +256,8 @@ mod tests {
     const BOTH: ToDo = ToDo { decide: true, ..AHEAD };
     const FINAL: ToDo = ToDo { is_final: true, ..DECIDE };
 
-    const NONE_OVERTURNS: Did = Did::LookedAhead { overturns: false };
-    const ONE_OVERTURNS: Did = Did::LookedAhead { overturns: true };
+    const NONE_OVERTURNS: Did = Did::LookedAhead { overturns: false, more: true };
+    const ONE_OVERTURNS: Did = Did::LookedAhead { overturns: true, more: true };
 
     const LAST: Did = Did::TookIn { more: false };
     const ONE: Did = Did::TookIn { more: true };
@@ -350,6 +356,28 @@ mod tests {
             ],
         },
         Case {
+            name: "a message that a look ahead has found is taken in",
+            begin: (true, IDLE),
+            first: Next::TakeIn,
+            steps: &[
+                (LAST, 6, DECIDE, Next::LookAhead { within: 1 }),
+                (NONE_OVERTURNS, 6, DECIDE, Next::Decide),
+                (Did::Decided, 11, IDLE, Next::TakeIn),
+                (LAST, 12, IDLE, Next::Decide),
+                (Did::Decided, 12, IDLE, Next::Done),
+            ],
+        },
+        Case {
+            name: "a look ahead that finds none",
+            begin: (true, IDLE),
+            first: Next::TakeIn,
+            steps: &[
+                (LAST, 6, DECIDE, Next::LookAhead { within: 1 }),
+                (Did::LookedAhead { overturns: false, more: false }, 6, DECIDE, Next::Decide),
+                (Did::Decided, 11, IDLE, Next::Done),
+            ],
+        },
+        Case {
             name: "an urgent launch ahead of a burst",
             begin: (true, IDLE),
             first: Next::TakeIn,
@@ -426,6 +454,61 @@ mod tests {
                 assert_eq!(pace.next(us(now), did, to_do), next, "{name}, step {at}");
             }
         }
+    }
+
+    /// Turns in which messages come at any time, each step takes any time, and anything may be to do.
+    #[test]
+    fn no_turn_ends_with_a_message_that_a_look_has_found() {
+        let mut state = 1_u64;
+        let mut below = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % most
+        };
+        let mut left = [0; 2];
+        for _ in 0..20_000 {
+            // Messages that a look has found, and those that come later.
+            let (mut found, mut inbox, mut now) = (below(4), 0, 0);
+            let to_do = |below: &mut dyn FnMut(u64) -> u64| ToDo {
+                decide: below(2) == 0,
+                is_final: below(4) == 0,
+                go_ahead: below(3) == 0,
+            };
+            let mut pace = Pace::begin(Duration::ZERO, found > 0, &costs());
+            let mut next = pace.first(Duration::ZERO, to_do(&mut below));
+            let mut steps = 0;
+            while next != Next::Done {
+                let arrive = u64::from(steps < 30 && below(3) == 0);
+                let did = match next {
+                    Next::TakeIn => {
+                        if found == 0 {
+                            found = std::mem::take(&mut inbox);
+                        }
+                        match found.checked_sub(1) {
+                            Some(rest) => {
+                                found = rest;
+                                Did::TookIn { more: found > 0 }
+                            }
+                            None => Did::FoundNone,
+                        }
+                    }
+                    Next::LookAhead { .. } => {
+                        found += std::mem::take(&mut inbox);
+                        Did::LookedAhead { overturns: below(2) == 0, more: found > 0 }
+                    }
+                    Next::Decide => Did::Decided,
+                    Next::GoAhead => Did::WentAhead,
+                    Next::Done => unreachable!(),
+                };
+                inbox += arrive;
+                now += below(8);
+                steps += 1;
+                assert!(steps < 10_000, "the turn does not end");
+                next = pace.next(us(now), did, to_do(&mut below));
+            }
+            assert_eq!(found, 0, "no thread would begin another turn for it");
+            left[usize::from(inbox > 0)] += 1;
+        }
+        assert!(left.into_iter().all(|turns| turns > 1000), "{left:?}");
     }
 
     #[test]

@@ -79,9 +79,9 @@ impl Run<'_> {
                     None => (Did::FoundNone, now),
                 },
                 Next::LookAhead { within } => {
-                    let soon = self.host.inbox.iter().take(within);
-                    let overturns = soon.clone().any(|&message| self.overturns(message));
-                    (Did::LookedAhead { overturns }, now)
+                    let mut soon = self.host.inbox.iter().take(within);
+                    let overturns = soon.any(|&message| self.overturns(message));
+                    (Did::LookedAhead { overturns, more: !self.host.inbox.is_empty() }, now)
                 }
                 Next::Decide => {
                     self.host.lead = Lead::default();

@@ -269,7 +269,7 @@ impl Run<'_> {
         let time = Duration::from_nanos(now);
         let op = self.engine.submit(time, submission, &mut self.actions);
         self.keys[job] = Some(op);
-        let others: Vec<Priority> = self.others(stream.priority).collect();
+        let others: Vec<Priority> = self.others(urgency.priority).collect();
         let may_preempt = |by, of| self.engine.may_preempt(by, of);
         self.host.lead.take_in(number, urgency.priority, &others, may_preempt);
         if !planned.takes_time() {

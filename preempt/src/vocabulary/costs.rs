@@ -32,7 +32,8 @@ pub struct Costs {
     pub stop: Duration,
     /// From the end of a launch on the device until the host knows.
     pub report: Duration,
-    /// How long the host takes to take in a launch that was submitted. The simulator alone uses this.
+    /// How long the host takes to take in a message: a launch that was submitted, or a change. The simulator alone uses
+    /// this.
     #[serde(default)]
     pub take_in: Duration,
     /// How long the host takes to decide.

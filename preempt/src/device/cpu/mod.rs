@@ -48,6 +48,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     queues: QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4 },
     clock: 1_000_000,
     is_polled: false,
+    saves: true,
     costs: Costs::h200(),
 };
 

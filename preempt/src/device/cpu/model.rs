@@ -109,7 +109,8 @@ impl Model {
         });
         let is_polled = settings.is_polled;
         let costs = Costs::h200();
-        let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, costs };
+        let capabilities =
+            Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, saves: true, costs };
         let backend = Arc::new(model.clone());
         (Device::new(backend, properties, capabilities, model.news.clone()), model)
     }

@@ -197,7 +197,8 @@ impl CudaDevice {
         probe(&context, &properties, &queues, &pool, &lines)?;
         let costs = costs::measure(&context, &properties, &queues)?;
         let clock = properties.clock_khz;
-        let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true, costs };
+        let capabilities =
+            Capabilities { queues: QUEUES, clock, is_polled: true, saves: false, costs };
         let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());
         // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
         if let (Err(error), false) = (&graphs, context.is_freeable()) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt_device::host::Preemption;
+use preempt_device::host::{Kernel, Preemption};
 
 use super::{Core, InCall, InWork, Job, Message, Target, Work};
 use crate::device::KernelLaunch;
@@ -10,7 +10,7 @@ use crate::engine::{
     Called, Change, Circumstances, Did, Event, LaunchSpec, Lead, Next, Pace, Submission, ToDo,
     Whose,
 };
-use crate::policy::{Priority, Urgency};
+use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
 use crate::vocabulary::OpKey;
@@ -40,7 +40,7 @@ impl Core {
                 Next::LookAhead { within } => {
                     mail.look();
                     let overturns = mail.has_soon(within, |message| self.overturns(message));
-                    Did::LookedAhead { overturns }
+                    Did::LookedAhead { overturns, more: mail.has_next() }
                 }
                 Next::Decide => {
                     self.lead = Lead::default();
@@ -131,20 +131,21 @@ impl Core {
     fn submit(&mut self, now: Duration, mut job: Job) {
         let own = job.urgency.priority;
         let mut calls = std::mem::take(&mut self.called);
+        let mut may_be_preempted = false;
         if matches!(&job.work, Work::Launch { .. } | Work::Program(_)) {
             self.priorities.others(own, &mut self.others);
             let may_preempt = |by, of| self.engine.may_preempt(by, of);
             self.lead.take_in(job.stream, own, &self.others, may_preempt);
+            may_be_preempted = self.others.iter().any(|&other| may_preempt(other, own));
         }
         let (launch, predicted, due) = match &mut job.work {
             Work::Launch { launch, spec, preemption, due } => {
-                let may_be_preempted = self.may_be_preempted(*preemption, own);
                 let spec = self.expected(launch, *spec, *preemption, may_be_preempted);
                 (Some(spec), spec.predicted, *due)
             }
             Work::Program(program) => {
                 let predicted = self.forecast.predict(&program.features());
-                program.plain = self.enter_calls(program, predicted, own, &mut calls);
+                program.plain = self.enter_calls(program, predicted, may_be_preempted, &mut calls);
                 let spec = LaunchSpec { predicted, ..program.spec };
                 (program.plain.then_some(spec), predicted, program.due)
             }
@@ -213,13 +214,8 @@ impl Core {
         self.engine.handle(now, Event::Release { op }, &mut self.actions);
     }
 
-    /// Whether one of the other streams may take SMs from one of priority `own`, where the choice of forms asks for it.
-    fn may_be_preempted(&self, preemption: Preemption, own: Priority) -> bool {
-        preemption == Preemption::Auto
-            && self.others.iter().any(|&other| self.engine.may_preempt(other, own))
-    }
-
-    /// A launch with what is expected of it.
+    /// A launch with what is expected of it. `may_be_preempted` says whether the policy may take its SMs for a stream that
+    /// there is.
     fn expected(
         &mut self,
         launch: &KernelLaunch,
@@ -228,8 +224,11 @@ impl Core {
         may_be_preempted: bool,
     ) -> LaunchSpec {
         let predicted = self.forecast.predict(&launch.features(spec.tasks));
+        let Kernel { yields, state_bytes, .. } = *launch.kernel;
+        let has_checkpoint = state_bytes > 0;
+        // A block-task that is left at a checkpoint loses nothing.
         let requeued = predicted
-            .filter(|_| launch.kernel.yields)
+            .filter(|_| yields && !has_checkpoint)
             .map_or(Duration::ZERO, |took| spec.dropped_of(took, self.device.properties().sms));
         let yield_overhead = self.estimates.stop(launch.kernel) + requeued;
         let spec = LaunchSpec { predicted, yield_overhead, requeued, ..spec };
@@ -239,7 +238,7 @@ impl Core {
             Preemption::Auto => {
                 let learned = self.estimates.learned(launch.kernel);
                 let circumstances = Circumstances {
-                    yields: launch.kernel.yields,
+                    yields: yields && (!has_checkpoint || self.device.inner.capabilities.saves),
                     may_be_preempted,
                     sms: self.device.properties().sms,
                     longest: self.longest_plain,
@@ -257,7 +256,7 @@ impl Core {
         &mut self,
         program: &ProgramJob,
         predicted: Option<Duration>,
-        own: Priority,
+        may_be_preempted: bool,
         calls: &mut Vec<Called>,
     ) -> bool {
         if program.preemption == Preemption::Plain {
@@ -269,8 +268,6 @@ impl Core {
             && !armed
             && predicted.is_some_and(|predicted| predicted <= self.longest_plain)
             && self.engine.goes_by_order();
-        // Once for all calls, of which there may be thousands.
-        let may_be_preempted = self.may_be_preempted(program.preemption, own);
         for (index, spec) in program.specs.iter().enumerate() {
             let spec = match (*spec, program.kernel(index)) {
                 (Some(spec), Some(launch)) => {
