@@ -1,12 +1,15 @@
 //! Plain grids and preemptible launches beside one another: who makes room for whom, and which form a launch gets.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use preempt::error::LaunchError;
-use preempt::policy::{Ffs, Hpf, Policy, StaticPriority};
+use preempt::policy::{Arrival, DeviceView, Ffs, Hpf, Plan, Policy, SmRange, StaticPriority};
 use preempt::{
-    Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Preemption, Scheduler, Stream,
+    Buffer, Call, CpuLayout, Device, Error, Handle, LaunchId, LaunchReport, NoGrid, Preemption,
+    Scheduler, Stream,
 };
+use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, KERNELS, Random, carried_out, gated};
 
@@ -197,4 +200,75 @@ fn a_launch_that_no_stream_can_preempt_is_plain_however_long_its_blocks_take() {
     assert!(first_plain(None).is_some() && first_plain(Some(0)).is_some());
     assert_eq!(first_plain(Some(1)), None, "the other one may come first");
     assert_eq!(first_plain(Some(2)), None);
+}
+
+/// Can be dropped at a yield point, and loses what it did then.
+#[preemptible(block = 32)]
+fn drops(y: SliceMut<u32>) {
+    for _ in 0..64 {
+        yield_point!();
+        thread::nanosleep(2_000);
+    }
+    // SAFETY: each thread has its own element.
+    unsafe { y.write(thread::index_1d() as usize, 1) };
+}
+
+/// Can be left at a checkpoint, and loses nothing.
+#[preemptible(block = 32)]
+fn leaves(y: SliceMut<u32>) {
+    checkpoint!(rounds: u32 = 0 => for _ in 0..64 {
+        thread::nanosleep(2_000);
+        rounds += 1;
+    });
+    // SAFETY: each thread has its own element.
+    unsafe { y.write(thread::index_1d() as usize, rounds) };
+}
+
+/// Submission order, one launch at a time; what launches were expected to lose where they yield when they were planned.
+#[derive(Default)]
+struct OneByOne {
+    waiting: Vec<LaunchId>,
+    losses: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl Policy for OneByOne {
+    fn name(&self) -> &str {
+        "one by one"
+    }
+
+    fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        self.waiting.push(launch.id);
+    }
+
+    fn changed(&mut self, _now: Duration, _launch: Arrival) {}
+
+    fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        self.waiting.retain(|waiting| *waiting != launch);
+    }
+
+    fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        if let Some(&launch) = self.waiting.first() {
+            self.losses.lock().expect("no panic").push(device.requeued(launch));
+            plan.grant(launch, SmRange::new(0, device.sms()));
+        }
+    }
+}
+
+#[test]
+fn what_is_left_at_a_checkpoint_is_not_expected_to_be_lost() {
+    let policy = OneByOne::default();
+    let losses = policy.losses.clone();
+    let scheduler = scheduler(2, policy, ENDLESS);
+    let stream = scheduler.stream(0);
+    let mut y = scheduler.zeroed(64).expect("memory");
+    let last_loss = |kernel: &mut dyn FnMut() -> Call<'static, NoGrid>| {
+        // The first ones tell how long the others take.
+        for _ in 0..5 {
+            let call = kernel().grid(2).preemption(Preemption::Preemptible);
+            stream.launch(call).expect("accepted").wait().expect("runs");
+        }
+        losses.lock().expect("no panic").last().copied().expect("it was planned")
+    };
+    assert!(last_loss(&mut || drops(&mut y)) > Duration::ZERO);
+    assert_eq!(last_loss(&mut || leaves(&mut y)), Duration::ZERO);
 }
