@@ -304,7 +304,8 @@ fn priority_is_simulated() {
             }
         }
         // Its blocks are short, so the form that costs least is a plain grid, which makes room without a yield.
-        if ours["low"] == "NN" && number(ours, "delay_over_low_alone") < 1.0 {
+        let is_mid_run = (0.1..1.0).contains(&number(ours, "delay_over_low_alone"));
+        if ours["low"] == "NN" && is_mid_run {
             assert_eq!(ours["yields"], 0, "{ours}");
             assert!(number(preemptible, "yields") >= 1.0, "{preemptible}");
         }
@@ -442,7 +443,7 @@ fn coschedule_is_simulated() {
 #[test]
 fn what_is_not_simulated_is_refused_with_what_is() {
     for (suite, said) in
-        [("sim", "priority, antt, fairness, mix, coschedule"), ("verify", "--device cpu")]
+        [("storm", "priority, antt, fairness, mix, coschedule, sim"), ("verify", "--device cpu")]
     {
         let output = run(&[suite, "--device", "sim"]);
         assert_eq!(output.status.code(), Some(1));
@@ -571,7 +572,8 @@ fn sim_replays_what_was_decided() {
     let seconds = rows.iter().map(|row| row["programs"][1].as_str().unwrap());
     // Those of equal priority come after those of `priority`.
     let expected = ["CFD", "PF", "PL", "MD", "MD", "SPMV", "SPMV", "MM", "MM", "VA", "VA"];
-    assert_eq!(seconds.collect::<Vec<_>>(), expected);
+    let in_both_arms = expected.iter().flat_map(|name| [*name; 2]);
+    assert_eq!(seconds.collect::<Vec<_>>(), in_both_arms.collect::<Vec<_>>());
     for row in rows {
         assert_eq!((&row["programs"][0], &row["samples"]), (&"NN".into(), &2.into()));
         assert_numbers(row, &["mean_turnaround_error", "yields_mean", "yields_simulated"]);
@@ -592,6 +594,16 @@ fn sim_replays_what_was_decided() {
     let output = run(&["sim", "--quick", "--program", "Scan"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("CFD, NN, PF, PL"), "{}", errors(&output));
+}
+
+#[test]
+fn the_simulator_is_as_near_to_what_was_measured_as_it_says() {
+    let json = simulated("sim", &[]);
+    let (rows, summary) = (json["rows"].as_array().unwrap(), &json["summary"]);
+    assert_eq!((rows.len(), &summary["pairs"]), (2 * 72, &72.into()));
+    assert!(number(summary, "mean_turnaround_error") <= 0.015, "{summary}");
+    assert!(number(summary, "mean_turnaround_error_all_preemptible") <= 0.015, "{summary}");
+    assert!(number(summary, "mean_turnaround_error_if_free") > 0.03, "costs count: {summary}");
 }
 
 #[test]
