@@ -124,10 +124,9 @@ impl<'a> Code<'a> {
         for statement in &body.statements {
             match &statement.kind {
                 StatementKind::Label(name) => {
-                    if labels.insert((statement.scope, *name), count).is_some() {
-                        let what = format!("the label `{name}` is there twice");
-                        return Err(refuse(statement.span.start, what));
-                    }
+                    let before = labels.insert((statement.scope, *name), count);
+                    let what = || format!("the label `{name}` is there twice");
+                    before.map_or(Ok(()), |_| Err(refuse(statement.span.start, what())))?;
                 }
                 StatementKind::BranchTargets { name, labels } => {
                     lists.insert((statement.scope, *name), labels);

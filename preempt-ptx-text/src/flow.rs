@@ -66,6 +66,15 @@ impl Flow {
         Ok(flow)
     }
 
+    /// The blocks that a thread can come to.
+    pub fn reached(&self) -> Vec<bool> {
+        let mut reached = vec![false; self.exit() + 1];
+        for block in self.order(0, &self.after) {
+            reached[block] = true;
+        }
+        reached
+    }
+
     /// Stands for the end of the thread.
     pub fn exit(&self) -> usize {
         self.blocks.len()

@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Goes on to behind the `;` and gives the words and numbers before it.
-    fn to_semicolon(&mut self) -> Result<Vec<&'a str>, PtxError> {
+    fn through_semicolon(&mut self) -> Result<Vec<&'a str>, PtxError> {
         let mut words = Vec::new();
         loop {
             let token = self.next()?;
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Goes on to the end of the line that the last token is on.
-    fn to_line_end(&mut self) -> Vec<&'a str> {
+    fn through_line(&mut self) -> Vec<&'a str> {
         let from = self.end();
         let end = self.text[from..].find('\n').map_or(self.text.len(), |at| from + at);
         let mut words = Vec::new();
@@ -202,11 +202,11 @@ impl<'a> Reader<'a> {
                 Ok(ItemKind::Directive { name: token.text, arguments })
             }
             ".file" | ".loc" => {
-                let arguments = self.to_line_end();
+                let arguments = self.through_line();
                 Ok(ItemKind::Directive { name: token.text, arguments })
             }
             ".pragma" | ".alias" => {
-                let arguments = self.to_semicolon()?;
+                let arguments = self.through_semicolon()?;
                 Ok(ItemKind::Directive { name: token.text, arguments })
             }
             ".section" => {
@@ -266,7 +266,7 @@ impl<'a> Reader<'a> {
                     break Some(self.body()?);
                 }
                 (_, ".pragma") => {
-                    self.to_semicolon()?;
+                    self.through_semicolon()?;
                 }
                 (_, ".attribute") => directives.push((".attribute", self.in_parentheses()?)),
                 (
@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
                     directives.push((token.text, numbers));
                 }
                 (_, ".loc" | ".file") => {
-                    self.to_line_end();
+                    self.through_line();
                 }
                 _ => return Err(self.refuse(token, "a directive of a function", CURE_UNKNOWN)),
             }

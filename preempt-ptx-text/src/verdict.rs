@@ -14,8 +14,9 @@ use crate::waits::{self, Reads, Wait};
 mod exits;
 mod steps;
 
-/// Steps of the analysis of one entry. It takes at most about a second.
-const BUDGET: u64 = 50_000_000;
+/// Steps of the analysis of one entry, which takes at most a few seconds, and for kernels of some thousand instructions takes
+/// less than a hundredth of them.
+const BUDGET: u64 = 10_000_000;
 /// What the worker loop adds: bytes of parameters, and of shared memory.
 const COHORT_BYTES: u64 = 136;
 const SLOT_BYTES: u64 = 96;
@@ -260,7 +261,7 @@ impl<'m> Judge<'m> {
         };
         self.budget.spend(code.steps.len())?;
         let flow = Flow::of(&code, &mut self.budget)?;
-        self.steps(function, &code, is_entry);
+        self.steps(function, &code, &flow, is_entry);
         let known = &self.reads;
         let callee = |name: &str| match name {
             // Memory that another block frees.

@@ -68,7 +68,7 @@ pub(crate) fn first(
 
 /// What an instruction gives of other blocks' writes.
 pub(crate) fn reads(step: &Step<'_>, callee: &dyn Fn(&str) -> Reads) -> Reads {
-    let strong = step.of.has_any(&["volatile", "relaxed", "acquire", "mmio"]);
+    let strong = step.of.has_any(&["volatile", "relaxed", "acquire", "mmio", "cv"]);
     match (step.root(), step.space()) {
         (_, Space::Shared | Space::Local | Space::Fixed) if step.root() != "call" => Reads::Nothing,
         ("ld", _) if step.of.has("nc") => Reads::Nothing,
@@ -200,6 +200,12 @@ impl Loop<'_, '_> {
                 let step = &self.code.steps[at];
                 waiting.extend(&step.uses);
                 match reads(step, self.callee) {
+                    // Constant for the whole grid, says the code. One address read for ever does not look like it.
+                    Reads::Nothing
+                        if step.of.has("nc") && step.uses.iter().all(|&id| self.stays(id)) =>
+                    {
+                        found.push((at, Reads::Plain));
+                    }
                     Reads::Nothing => {}
                     reads => found.push((at, reads)),
                 }
@@ -227,8 +233,8 @@ impl Loop<'_, '_> {
     }
 }
 
-/// Whether it reads what threads of its own block may have written in the loop.
+/// Whether it reads what threads of its own block may have written in the loop, to global memory too.
 fn reads_back(step: &Step<'_>) -> bool {
     let reads = ["ld", "ldmatrix", "wmma", "atom", "call", "ldu"];
-    reads.contains(&step.root()) && !matches!(step.space(), Space::Fixed | Space::Global)
+    reads.contains(&step.root()) && step.space() != Space::Fixed && !step.of.has("nc")
 }

@@ -3,6 +3,7 @@
 use preempt_ptx_text::{Verdict, read};
 
 const WAITS: &str = include_str!("samples/waits.ptx");
+const LOCKS: &str = include_str!("samples/locks_and_bounds.ptx");
 const REFUSED: &str = include_str!("samples/refused.ptx");
 const ACCEPTED: &str = include_str!("samples/accepted.ptx");
 
@@ -35,7 +36,8 @@ fn refused(text: &str) -> Vec<String> {
 #[test]
 fn blocks_that_wait_for_others_are_refused() {
     assert_eq!(refused(WAITS), Vec::<String>::new());
-    assert!(expected(WAITS).len() >= 40);
+    assert_eq!(refused(LOCKS), Vec::<String>::new());
+    assert!(expected(WAITS).len() + expected(LOCKS).len() >= 40);
 }
 
 #[test]

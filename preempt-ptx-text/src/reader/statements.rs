@@ -67,11 +67,11 @@ fn statement<'a>(reader: &mut Reader<'a>) -> Result<StatementKind<'a>, PtxError>
             Ok(StatementKind::Declaration(declaration))
         }
         ".loc" | ".file" => {
-            reader.to_line_end();
+            reader.through_line();
             Ok(StatementKind::Directive)
         }
         ".pragma" => {
-            reader.to_semicolon()?;
+            reader.through_semicolon()?;
             Ok(StatementKind::Directive)
         }
         name if name.starts_with('.') => {
@@ -81,11 +81,11 @@ fn statement<'a>(reader: &mut Reader<'a>) -> Result<StatementKind<'a>, PtxError>
             let is = |of: &str| reader.ahead(1).is_some_and(|token| token.text == of);
             if is(".branchtargets") {
                 reader.at += 2;
-                let labels = reader.to_semicolon()?;
+                let labels = reader.through_semicolon()?;
                 Ok(StatementKind::BranchTargets { name, labels })
             } else if is(".calltargets") || is(".callprototype") {
                 reader.at += 2;
-                reader.to_semicolon()?;
+                reader.through_semicolon()?;
                 Ok(StatementKind::CallTargets)
             } else {
                 reader.at += 1;

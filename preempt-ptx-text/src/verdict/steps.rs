@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CURE_PLAIN, Judge, Note, Rule};
 use crate::code::{Code, Id, Space, Step};
+use crate::flow::Flow;
 use crate::tree::{FunctionItem, OperandKind};
 
 /// What the instructions of an entry and of what it calls use.
@@ -132,10 +133,14 @@ impl<'m> Judge<'m> {
         &mut self,
         function: &'m FunctionItem<'m>,
         code: &Code<'m>,
+        flow: &Flow,
         is_entry: bool,
     ) {
         let (mut inits, mut invalidations) = (0, 0);
-        for step in &code.steps {
+        let reached = flow.reached();
+        // Compilers leave what no thread comes to, such as an `exit` behind a trap.
+        let runs = |at: usize| reached[flow.block_of[at]];
+        for (_, step) in code.steps.iter().enumerate().filter(|&(at, _)| runs(at)) {
             self.operation(function, step, is_entry);
             self.registers(function, code, step, is_entry);
             if step.is_barrier() {

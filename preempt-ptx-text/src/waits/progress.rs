@@ -77,7 +77,7 @@ impl Loop<'_, '_> {
         self.code.steps[first].guard.is_none().then_some(first)
     }
 
-    fn stays(&self, id: Id) -> bool {
+    pub(super) fn stays(&self, id: Id) -> bool {
         self.defs(id).next().is_none()
     }
 
@@ -138,7 +138,8 @@ impl Loop<'_, '_> {
             let Some(id) = ids(own) else { continue };
             let bound = other.integer();
             let stays = bound.is_some() || ids(other).is_some_and(|id| self.stays(id));
-            if is_counter_claim(self.only(id).map(|at| &self.code.steps[at])) && stays {
+            let claim = self.only(id).filter(|&at| is_counter_claim(&self.code.steps[at]));
+            if claim.is_some_and(|at| stays && self.writes_there_alone(at)) {
                 let is_reached = ends_by(comparison, wanted, is_left, Direction::Up);
                 if is_reached && comparison != "eq" && comparison != "ne" {
                     return Ok(true);
@@ -159,8 +160,9 @@ impl Loop<'_, '_> {
             if !is_bound || is_never || is_short && bound.is_some() && !is_within(1 << 14) {
                 continue;
             }
-            if let Some(direction) = self.direction(id, budget)?
-                && (reads != Reads::Others || direction != Direction::Either)
+            if let Some((direction, registers)) = self.direction(id, budget)?
+                && (reads != Reads::Others
+                    || direction != Direction::Either && self.starts_near(&registers))
                 && ends_by(comparison, wanted, is_left, direction)
             {
                 return Ok(true);
@@ -176,12 +178,14 @@ impl Loop<'_, '_> {
             return false;
         }
         [(a, b), (b, a)].into_iter().any(|(found, assumed)| {
-            let Some(swap) = self.only(found).map(|at| &self.code.steps[at]) else { return false };
+            let Some(at) = self.only(found) else { return false };
+            let swap = &self.code.steps[at];
             let compared = swap.of.operand(2).and_then(|operand| operand.name());
             swap.root() == "atom"
                 && swap.of.has("cas")
                 && compared == Some(self.code.names[assumed])
                 && !self.stays(assumed)
+                && self.writes_there_alone(at)
                 // Nothing but what it found before, or a look at the same place, so that it holds if no other block writes.
                 && self.defs(assumed).all(|at| {
                     let step = &self.code.steps[at];
@@ -199,8 +203,41 @@ impl Loop<'_, '_> {
         })
     }
 
-    /// Where a register goes, if each round of the loop moves it by the same sign.
-    fn direction(&self, id: Id, budget: &mut Budget) -> Result<Option<Direction>, TooLarge> {
+    /// Whether an atomic operation is the loop's only one, by an address that stays, and no store of the loop is by the same.
+    fn writes_there_alone(&self, atomic: usize) -> bool {
+        let own = &self.code.steps[atomic];
+        let at = base_of(own, 1);
+        let stays = own.uses.first().is_some_and(|&id| self.stays(id));
+        stays
+            && self.steps().all(|other| {
+                let step = &self.code.steps[other];
+                match step.root() {
+                    _ if other == atomic => true,
+                    "atom" | "red" => step.space() == Space::Shared,
+                    "st" => step.space() != Space::Global || base_of(step, 0) != at,
+                    "call" => false,
+                    _ => true,
+                }
+            })
+    }
+
+    /// Whether a register that moves starts at a number near 0.
+    fn starts_near(&self, registers: &[Id]) -> bool {
+        registers.iter().flat_map(|&id| &self.code.defs[id]).filter(|&&at| !self.has(at)).all(
+            |&at| {
+                let step = &self.code.steps[at];
+                let number = step.of.operand(1).and_then(Operand::integer);
+                step.root() == "mov" && number.is_some_and(|number| number.abs() <= MOST_ROUNDS)
+            },
+        )
+    }
+
+    /// Where a register goes, if each round of the loop moves it by the same sign, and the registers that it goes through.
+    fn direction(
+        &self,
+        id: Id,
+        budget: &mut Budget,
+    ) -> Result<Option<(Direction, Vec<Id>)>, TooLarge> {
         let mut seen = vec![id];
         let mut at = 0;
         let mut moves: Vec<(usize, Direction)> = Vec::new();
@@ -234,7 +271,7 @@ impl Loop<'_, '_> {
         }
         // A round that copies the register in a circle without moving it.
         let blocks: Vec<_> = moves.iter().map(|&(def, _)| self.flow.block_of[def]).collect();
-        Ok((!self.goes_round_past(&blocks, budget)?).then_some(first))
+        Ok((!self.goes_round_past(&blocks, budget)?).then_some((first, seen)))
     }
 
     /// Of an instruction that adds to a register or copies it: that register, and the sign of what is added.
@@ -291,19 +328,22 @@ impl Loop<'_, '_> {
     }
 }
 
+/// The register that the address in an operand starts with.
+fn base_of<'a>(step: &Step<'a>, operand: usize) -> Option<&'a str> {
+    step.of.operand(operand)?.names.first().copied()
+}
+
 /// The address of a load or an atomic operation.
 fn place_of<'a>(step: &Step<'a>) -> Option<&'a str> {
     step.of.operand(1).map(|place| place.text)
 }
 
 /// An atomic addition of a positive number, whose results grow with each round: blocks claim work by it.
-fn is_counter_claim(step: Option<&Step<'_>>) -> bool {
-    step.is_some_and(|step| {
-        step.root() == "atom"
-            && step.of.has("add")
-            && matches!(step.space(), Space::Global | Space::Generic)
-            && step.of.operand(2).and_then(Operand::integer).is_some_and(|by| by > 0)
-    })
+fn is_counter_claim(step: &Step<'_>) -> bool {
+    step.root() == "atom"
+        && step.of.has("add")
+        && matches!(step.space(), Space::Global | Space::Generic)
+        && step.of.operand(2).and_then(Operand::integer).is_some_and(|by| by > 0)
 }
 
 /// Whether the comparison of what moves by `direction`, on its left or right side, is at last `wanted`.
