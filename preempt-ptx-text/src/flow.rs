@@ -285,3 +285,6 @@ impl Flow {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests;

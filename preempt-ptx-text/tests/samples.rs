@@ -64,3 +64,23 @@ fn others_are_accepted_by_their_rules() {
     });
     assert_eq!(wrong.collect::<Vec<_>>(), Vec::<String>::new());
 }
+
+#[test]
+fn a_refusal_says_what_where_and_what_to_do() {
+    let module = read(WAITS).unwrap();
+    let Verdict::Refused(reasons) = module.verdict("helper_of_helper_waits").unwrap() else {
+        panic!()
+    };
+    let line = 1 + WAITS
+        .lines()
+        .position(|line| line.contains("ld.relaxed.gpu.global.u32 %r1, [%a1]"))
+        .unwrap();
+    let text = reasons[0].to_string();
+    let start = format!(
+        "wait_for: a loop ends by what `ld.relaxed.gpu.global.u32` reads, which another block may have to write first (line {line}, column 2); "
+    );
+    assert!(text.starts_with(&start), "{text}");
+    assert!(text.contains("without preemption"), "{text}");
+    assert_eq!(module.verdict("nowhere"), None);
+    assert_eq!(module.verdict("wait_for"), None);
+}

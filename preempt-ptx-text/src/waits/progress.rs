@@ -81,6 +81,10 @@ impl Loop<'_, '_> {
         self.defs(id).next().is_none()
     }
 
+    fn is_loaded(&self, id: Id) -> bool {
+        self.only(id).is_some_and(|at| self.code.steps[at].root() == "ld")
+    }
+
     /// Whether a condition is `wanted` at some time.
     fn comes_true(
         &self,
@@ -149,7 +153,9 @@ impl Loop<'_, '_> {
             let is_bound = match reads {
                 // By a step of more than one, equality may be missed.
                 Reads::Others => is_within(MOST_ROUNDS) && !matches!(comparison, "eq" | "ne"),
-                _ => bound.is_none() || is_within(i64::from(i32::MAX) - 1),
+                // What an ordinary load gives may change from round to round, but does not run ahead of what is compared.
+                _ if bound.is_none() => stays || ids(other).is_some_and(|id| self.is_loaded(id)),
+                _ => is_within(i64::from(i32::MAX) - 1),
             };
             let is_short = step.of.has_any(&["u16", "s16", "b16"]);
             let is_below = matches!(comparison, "lt" | "le" | "lo" | "ls") == (is_left == wanted);
