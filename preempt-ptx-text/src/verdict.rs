@@ -43,7 +43,7 @@ pub enum Verdict {
 pub struct Accepted {
     /// What a rewrite has to do besides putting the body into the loop.
     pub rules: BTreeSet<Rule>,
-    /// The lowest barrier of the block that the entry does not use; the loop takes it. An SM has 64 barriers, and a block is
+    /// The lowest barrier of the block, from 1 on, that the entry does not use; the loop takes it. An SM has 64 barriers, and a block is
     /// allotted all up to the highest in use.
     pub barrier: u8,
     /// What is right but may surprise.
@@ -125,6 +125,27 @@ impl<'a> Module<'a> {
     ///
     /// What the analysis does not know it refuses. It looks at the text alone: that the launch has no cluster and is not
     /// cooperative is for the caller to know.
+    ///
+    /// ```
+    /// # use preempt_ptx_text::{Verdict, read};
+    /// let module = read(
+    ///     ".version 8.0
+    ///     .target sm_90
+    ///     .address_size 64
+    ///     .visible .entry waits(.param .u64 flag) {
+    ///         .reg .pred %p; .reg .b32 %r; .reg .b64 %at;
+    ///         ld.param.u64 %at, [flag];
+    ///     AGAIN:
+    ///         ld.acquire.gpu.global.u32 %r, [%at];
+    ///         setp.eq.u32 %p, %r, 0;
+    ///         @%p bra AGAIN;
+    ///         ret;
+    ///     }",
+    /// )?;
+    /// let Some(Verdict::Refused(reasons)) = module.verdict("waits") else { panic!() };
+    /// assert_eq!(reasons[0].place.line, 8);
+    /// # Ok::<(), preempt_ptx_text::PtxError>(())
+    /// ```
     pub fn verdict(&self, entry: &str) -> Option<Verdict> {
         let bodies: BTreeMap<_, _> =
             self.functions().filter(|f| f.body.is_some()).map(|f| (f.name, f)).collect();
