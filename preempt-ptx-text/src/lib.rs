@@ -4,8 +4,16 @@
 //! is listed here is a part of their interface. The rest is for these two alone, and changes with them.
 
 mod check;
+mod code;
+mod divergence;
+mod flow;
+mod lex;
 mod panics;
+mod reader;
 mod text;
+mod tree;
+mod verdict;
+mod waits;
 
 #[doc(hidden)]
 pub use check::check_functions;
@@ -15,8 +23,11 @@ pub use panics::{
     CohortLayout, PANIC_VARIABLE, PANIC_WORDS, Panic, PanicSource, panic_sources,
     with_panic_records,
 };
+pub use reader::{PtxError, read};
 #[doc(hidden)]
 pub use text::{
     EARLY_CAPABILITY, Function, Functions, Kernel, blanked, block_threads, bound_registers,
     cooperates, first_parameter_bytes, functions, kernels, shared_variables, waits, with_waits,
 };
+pub use tree::{Module, Place};
+pub use verdict::{Accepted, Note, Refusal, Rule, Verdict};

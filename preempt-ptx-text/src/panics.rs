@@ -10,8 +10,9 @@ use std::fmt::Display;
 use std::ops::Range;
 
 use super::check::readable;
+use super::lex::{Kind, Tokens};
 use super::text::{
-    Edit, Function, Functions, Reach, blanked, edited, functions, is_of_name, kernels, word_after,
+    Edit, Function, Functions, Reach, blanked, edited, functions, kernels, word_after,
 };
 
 /// The variable of a module with records: the address of its record, or 0, and the word by which threads claim it. The
@@ -192,11 +193,15 @@ fn recording(
 
 /// Where in the file the function's traps are: the word, whose guard stays.
 fn traps(function: &Function<'_>) -> impl Iterator<Item = Range<usize>> {
-    let Function { body, start, .. } = *function;
-    body.match_indices("trap").filter_map(move |(at, word)| {
-        let is_word = !body[..at].ends_with(|c| is_of_name(c) || c == '.')
-            && body[at + word.len()..].trim_start().starts_with(';');
-        is_word.then(|| start + at..start + at + word.len())
+    let mut tokens = Tokens::of(function.body).filter(|token| token.kind != Kind::Blank).peekable();
+    std::iter::from_fn(move || {
+        loop {
+            let token = tokens.next()?;
+            if token.text == "trap" && tokens.peek().is_some_and(|next| next.is(';')) {
+                let start = function.start + token.start;
+                return Some(start..start + token.text.len());
+            }
+        }
     })
 }
 

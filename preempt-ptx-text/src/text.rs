@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
 use std::ops::Range;
 
+use super::lex::{Kind, Token, Tokens};
+
 /// How the name of a kernel's second entry ends. That is the plain entry, beside a preemptible one of the kernel's name;
 /// of a kernel for rust-cuda it is the preemptible entry.
 const PLAIN: &str = "__plain";
@@ -33,47 +35,62 @@ pub type Functions<'a> = BTreeMap<&'a str, Function<'a>>;
 /// `ptx` with blanks for comments and for what is in quotes. What is left stays where it is.
 pub fn blanked(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
-    let mut rest = ptx;
-    while let Some(at) = rest.find(['/', '"']) {
-        text.push_str(&rest[..at]);
-        let blank = &rest[at..];
-        let len = if blank.starts_with("//") {
-            blank.find('\n').unwrap_or(blank.len())
-        } else if let Some(inside) = blank.strip_prefix("/*") {
-            inside.find("*/").map_or(blank.len(), |end| end + 4)
-        } else if let Some(inside) = blank.strip_prefix('"') {
-            inside.find('"').map_or(blank.len(), |end| end + 2)
-        } else {
-            text.push('/');
-            rest = &blank[1..];
-            continue;
-        };
-        text.extend(repeat_n(' ', len));
-        rest = &blank[len..];
+    for token in Tokens::of(ptx) {
+        match token.kind {
+            Kind::Quoted | Kind::Unended => text.extend(repeat_n(' ', token.text.len())),
+            Kind::Blank if token.text.starts_with('/') => {
+                text.extend(repeat_n(' ', token.text.len()));
+            }
+            _ => text.push_str(token.text),
+        }
     }
-    text + rest
+    text
 }
 
-/// The functions that `text`, which is [`blanked`], defines.
+/// The tokens of a text that say something.
+fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
+    Tokens::of(text).filter(|token| token.kind != Kind::Blank)
+}
+
+/// The functions that `text`, which is [`blanked`], defines. It need not be PTX that [`read`](crate::read) takes: of what is
+/// broken there are those functions that have a body.
 pub fn functions(text: &str) -> Functions<'_> {
     let mut functions = BTreeMap::new();
-    let mut rest = text;
-    while let Some((is_entry, after)) = next_function(rest) {
-        rest = after;
-        // The name is followed by the parameters; a function's may be preceded by what it
-        // returns, in parentheses.
-        let mut head = after.trim_start();
-        if head.starts_with('(') {
-            head = head.split_once(')').map_or("", |(_, head)| head).trim_start();
+    let mut tokens = tokens(text);
+    while let Some(token) = tokens.next() {
+        let is_entry = match token.text {
+            ".entry" => true,
+            ".func" => false,
+            _ => continue,
+        };
+        let head_start = token.end();
+        // The name is followed by the parameters; a function's may be preceded by what it returns, in parentheses.
+        let (mut name, mut is_result) = (None, false);
+        let Some(open) = tokens.find(|token| {
+            match token.kind {
+                Kind::Mark('(') if name.is_none() => is_result = true,
+                Kind::Mark(')') => is_result = false,
+                Kind::Word if !is_result => name = name.or(Some(token.text)),
+                _ => {}
+            }
+            token.is('{') || token.is(';')
+        }) else {
+            break;
+        };
+        if open.is(';') {
+            continue;
         }
-        let name = head.split(|c: char| !is_of_name(c)).next().unwrap_or_default();
-        let Some(at) = after.find(['{', ';']) else { break };
-        if after.as_bytes()[at] == b'{' {
-            let body = braced(&after[at..]);
-            let start = text.len() - after.len() + at;
-            functions.insert(name, Function { is_entry, head: &after[..at], body, start });
-            rest = &after[at + body.len()..];
-        }
+        let mut depth = 1usize;
+        let close = tokens.find(|token| {
+            depth += usize::from(token.is('{'));
+            depth -= usize::from(token.is('}'));
+            depth == 0
+        });
+        let start = open.start;
+        let end = close.map_or(text.len(), |close| close.end());
+        let (head, body) = (&text[head_start..start], &text[start..end]);
+        let function = Function { is_entry, head, body, start };
+        functions.insert(name.unwrap_or_default(), function);
     }
     functions
 }
@@ -104,34 +121,6 @@ pub fn kernels<'a>(functions: &Functions<'a>) -> Vec<Kernel<'a>> {
         Some(Kernel { name, preemptible: second, plain: name })
     };
     functions.keys().filter_map(|&name| kernel(name)).collect()
-}
-
-/// Whether the next function of `text` is an entry, and the text after its directive.
-fn next_function(text: &str) -> Option<(bool, &str)> {
-    let find = |directive: &str| {
-        let mut places = text.match_indices(directive).map(|(at, _)| at + directive.len());
-        places.find(|&end| text[end..].starts_with(char::is_whitespace))
-    };
-    match (find(".entry"), find(".func")) {
-        (Some(entry), Some(function)) if function < entry => Some((false, &text[function..])),
-        (Some(entry), _) => Some((true, &text[entry..])),
-        (None, Some(function)) => Some((false, &text[function..])),
-        (None, None) => None,
-    }
-}
-
-/// The start of `text` up to the brace that closes its first one.
-fn braced(text: &str) -> &str {
-    let mut depth = 0;
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 1 => return &text[..=at],
-            '}' => depth -= 1,
-            _ => {}
-        }
-    }
-    text
 }
 
 pub(crate) fn is_of_name(c: char) -> bool {
@@ -170,14 +159,19 @@ impl<'a> Reach<'a> {
 }
 
 /// The instructions in `body` with this `operation`, from its suffixes on.
-fn instructions<'a>(body: &'a str, operation: &str) -> impl Iterator<Item = &'a str> {
-    body.match_indices(operation).filter_map(move |(at, operation)| {
-        // In front of it can be a label, a guard or the brace of a call sequence.
-        let before = body[..at].chars().next_back();
-        let after = &body[at + operation.len()..];
-        let is_one = !before.is_some_and(|c| is_of_name(c) || c == '.')
-            && after.starts_with(|c: char| c == '.' || c.is_whitespace() || c == '(');
-        is_one.then(|| after.split(';').next().unwrap_or(after))
+fn instructions<'a>(body: &'a str, operation: &'a str) -> impl Iterator<Item = &'a str> {
+    let mut before = None;
+    tokens(body).filter_map(move |token| {
+        let before = before.replace(token);
+        let suffixes = token.text.strip_prefix(operation)?;
+        // As an operand or in a declaration it is a variable's name.
+        let is_name = before.is_some_and(|before| {
+            matches!(before.kind, Kind::Mark(',' | '[' | '(' | '|' | '+' | '-'))
+                || before.kind == Kind::Word && before.text.starts_with('.')
+        });
+        let is_one = suffixes.is_empty() || suffixes.starts_with('.');
+        let after = &body[token.start + operation.len()..];
+        after.find(';').filter(|_| is_one && !is_name).map(|end| &after[..end])
     })
 }
 
@@ -206,28 +200,26 @@ pub fn cooperates(entry: &str, shared: &BTreeSet<&str>, functions: &Functions<'_
 }
 
 fn names(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !is_of_name(c)).filter(|name| !name.is_empty())
+    tokens(text).filter(|token| token.kind == Kind::Word).map(|token| token.text)
 }
 
 /// The variables in shared memory that the kernels' own code declares in `text`, which is [`blanked`], in functions or
 /// outside.
 pub fn shared_variables(text: &str) -> BTreeSet<&str> {
-    const DIRECTIVE: &str = ".shared";
-    let separates = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
-    let ends = |c: char| matches!(c, ';' | '{' | '}');
-    let separated = |c: Option<char>| c.is_none_or(|c| separates(c) || ends(c));
     let mut variables = BTreeSet::new();
-    for (at, _) in text.match_indices(DIRECTIVE) {
-        let (before, after) = (&text[..at], &text[at + DIRECTIVE.len()..]);
-        // As a word of its own; in an instruction it is part of the operation.
-        if separated(before.chars().next_back()) && separated(after.chars().next()) {
-            let words = after.split(ends).next().unwrap_or_default().split(separates);
-            let is_name = |word: &&str| {
-                !word.is_empty() && !word.starts_with(|c: char| c == '.' || c.is_ascii_digit())
-            };
-            variables.extend(words.filter(is_name).filter(|name| !LOOP_VARIABLES.contains(name)));
+    // As a word of its own; in an instruction it is part of the operation.
+    let mut is_shared = false;
+    for token in tokens(text) {
+        match token.kind {
+            Kind::Word if token.text == ".shared" => is_shared = true,
+            Kind::Word if is_shared && !token.text.starts_with('.') => {
+                variables.insert(token.text);
+            }
+            Kind::Mark(';' | '{' | '}') => is_shared = false,
+            _ => {}
         }
     }
+    variables.retain(|name| !LOOP_VARIABLES.contains(name));
     variables
 }
 

@@ -1,0 +1,64 @@
+//! Threads that return before others.
+
+use super::{Judge, Note, Rule};
+use crate::code::{Code, Step, TooLarge};
+use crate::divergence::Divergence;
+use crate::flow::Flow;
+use crate::tree::FunctionItem;
+
+impl<'m> Judge<'m> {
+    /// Whether threads of the block wait in it for each other.
+    pub(super) fn is_barrier(&self, step: &Step<'m>) -> bool {
+        step.is_barrier() || step.callee.is_some_and(|name| self.barriers.contains(name))
+    }
+
+    /// Looks for threads of an entry that return, where others go on to a barrier of the block or of the warp: the hardware
+    /// counts who has returned as arrived, and a worker loop must do the like.
+    pub(super) fn exits(
+        &mut self,
+        entry: &FunctionItem<'m>,
+        code: &Code<'m>,
+        flow: &Flow,
+        divergence: &Divergence,
+    ) -> Result<(), TooLarge> {
+        let holds = |is: &dyn Fn(&Step<'m>) -> bool| {
+            let mut blocks: Vec<_> =
+                flow.blocks.iter().map(|range| code.steps[range.clone()].iter().any(is)).collect();
+            blocks.push(false);
+            blocks
+        };
+        let barriers = holds(&|step| self.is_barrier(step));
+        let warps = holds(&Step::is_warp_sync);
+        let (past_barriers, past_warps) = (flow.leaves_past(&barriers), flow.leaves_past(&warps));
+        let mut hazard = None;
+        for &block in &divergence.branches {
+            let region = flow.region(block, &mut self.budget)?;
+            self.budget.spend(region.len())?;
+            let leaves = |past: &[bool]| flow.after[block].iter().any(|&way| past[way]);
+            if region.iter().any(|&block| barriers[block]) {
+                self.notes.insert(Note::DivergentBarrier);
+                if leaves(&past_barriers) {
+                    hazard = hazard.or(Some(flow.blocks[block].end - 1));
+                }
+            }
+            if region.iter().any(|&block| warps[block]) && leaves(&past_warps) {
+                self.rules.insert(Rule::ReturnedLanes);
+            }
+        }
+        let Some(step) = hazard else { return Ok(()) };
+        self.rules.insert(Rule::EarlyExit);
+        let helpers = self.barriers.iter().any(|name| *name != entry.name);
+        let several = self.used.barriers.keys().any(|&number| number != 0);
+        let counted = self.used.barriers.values().any(|&counted| counted);
+        let why = match (helpers, several, counted) {
+            (true, ..) => "is in a function that the entry calls",
+            (_, true, _) => "is not barrier 0",
+            (.., true) => "counts threads or reduces a predicate",
+            _ => return Ok(()),
+        };
+        let what = format!("threads may return here while others wait at a barrier, which {why}");
+        let cure = "let all threads of the block come to the barrier, or launch the kernel without preemption";
+        self.refuse(entry.name, code.steps[step].at, what, cure);
+        Ok(())
+    }
+}

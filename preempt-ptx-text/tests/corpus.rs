@@ -1,0 +1,219 @@
+//! Real PTX, and what can be made of it: any text is read or refused, and soon.
+
+use std::time::{Duration, Instant};
+
+use preempt_ptx_text::{Verdict, read};
+use proptest::prelude::*;
+
+/// What compilers wrote, each as `rustc` or rust-cuda did.
+const COMPILED: [(&str, &str); 5] = [
+    ("cust-app", include_str!("../../examples/cust-app/kernels/kernels.ptx")),
+    ("nightly-batch", include_str!("../../examples/nightly-batch/kernels/kernels.ptx")),
+    ("urgent-inference", include_str!("../../examples/urgent-inference/kernels/kernels.ptx")),
+    ("tests", include_str!("../../tests/kernels/kernels.ptx")),
+    ("rust-cuda", include_str!("../../tests/rust-cuda-kernels/kernels.ptx")),
+];
+const SAMPLES: [&str; 4] = [
+    include_str!("samples/waits.ptx"),
+    include_str!("samples/locks_and_bounds.ptx"),
+    include_str!("samples/refused.ptx"),
+    include_str!("samples/accepted.ptx"),
+];
+/// Far above what any of these texts takes, so that only growth faster than the text's is found.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Reads a text and judges all of its entries, if it can be read.
+fn judge(text: &str) -> usize {
+    let Ok(module) = read(text) else { return 0 };
+    assert_eq!(module.to_string(), text);
+    module.entries().filter_map(|entry| module.verdict(entry)).count()
+}
+
+#[test]
+fn compiled_modules_are_read_without_a_loss() {
+    for (name, text) in COMPILED {
+        let module = read(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(module.to_string() == text, "{name}");
+        assert!(module.entries().count() > 0);
+    }
+}
+
+/// Entries that call a function with an `exit` where LLVM knows that no thread comes: behind a switch over all values.
+const HELPERS_EXIT: [&str; 3] = ["angles_f32", "angles_f64", "powers_f32"];
+
+/// Plain entries of kernels in Rust, but for those named above, are accepted.
+#[test]
+fn plain_entries_are_accepted() {
+    let mut refused = Vec::new();
+    let mut count = 0;
+    for (_, text) in COMPILED {
+        let module = read(text).unwrap();
+        for entry in module.entries().filter(|name| name.ends_with("__plain")) {
+            count += 1;
+            let verdict = module.verdict(entry).unwrap();
+            let is_known = HELPERS_EXIT.iter().any(|name| entry.starts_with(name));
+            if matches!(verdict, Verdict::Refused(_)) != is_known {
+                refused.push(format!("{entry}: {verdict}"));
+            }
+        }
+    }
+    assert!(count > 60, "{count}");
+    assert_eq!(refused, Vec::<String>::new(), "of {count}");
+}
+
+/// A module with one entry of this body.
+fn module(body: &str) -> String {
+    let registers = ".reg .pred %p<9>; .reg .b32 %r<9>; .reg .b64 %a<9>;";
+    format!(
+        ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k() {{ {registers}\n{body}\nret; }}\n"
+    )
+}
+
+#[test]
+fn texts_that_are_made_to_take_long_are_answered_soon() {
+    let many = |part: &dyn Fn(usize) -> String, n: usize| (0..n).map(part).collect::<String>();
+    let branches = |n| {
+        many(&|i| format!("@%p1 bra L{};\nL{i}: ld.volatile.u32 %r1, [%a1];\n", (i * 7) % n), n)
+    };
+    let nested_loops = |n| {
+        let back = |i: usize| format!("setp.eq.u32 %p1, %r1, 0; @%p1 bra L{};\n", n - 1 - i);
+        many(&|i| format!("L{i}: ld.global.u32 %r1, [%a1];\n"), n) + &many(&back, n)
+    };
+    let divergent = |n| {
+        "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0;\n".to_owned()
+            + &many(&|i| format!("@%p1 bra L{i}; bar.sync 0;\n"), n)
+            + &many(&|i| format!("L{i}: add.u32 %r2, %r2, 1;\n"), n)
+    };
+    let targets = |n: usize| {
+        let list = many(&|i| format!("{}L{i}", if i == 0 { "" } else { ", " }), n);
+        let labels = many(&|i| format!("L{i}: brx.idx %r1, T;\n"), n);
+        format!("T: .branchtargets {list};\n{labels}")
+    };
+    let texts = [
+        module(&branches(10_000)),
+        module(&nested_loops(5_000)),
+        module(&divergent(20_000)),
+        module(&targets(1_000)),
+        module(&"{ }".repeat(100_000)),
+        module(&"{".repeat(200_000)),
+        module(&format!("add.u32 %r1, {}", "(".repeat(200_000))),
+        module(&many(&|i| format!(".reg .b32 %x{i}<9>;"), 50_000)),
+        module(&"add.u32 %r1, %r1, 1; ".repeat(100_000)),
+        ".version 8.6\n".to_owned() + &"/* ".repeat(200_000),
+        ".version 8.6\n".to_owned() + &"\"".repeat(200_001),
+        ".version 8.6\n".to_owned() + &".func f(".repeat(100_000),
+        ".version 8.6\n.global .b8 a[] = ".to_owned() + &"{".repeat(200_000),
+    ];
+    for text in &texts {
+        let start = Instant::now();
+        judge(text);
+        let taken = start.elapsed();
+        assert!(taken < SOON, "{taken:?} for {}..", &text[..100.min(text.len())]);
+    }
+}
+
+/// Pieces that mean something in PTX.
+const PIECES: [&str; 24] = [
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ";",
+    ",",
+    ":",
+    "@",
+    "!",
+    "<",
+    ">",
+    "\"",
+    "/*",
+    "//",
+    "%",
+    "::",
+    "bra L;",
+    ".reg .b32 %r<9>;",
+    ".entry",
+    "ret;",
+    "\0",
+    "é",
+];
+
+#[derive(Clone, Debug)]
+enum Change {
+    Remove(usize, usize),
+    Insert(usize, &'static str),
+    Copy(usize, usize, usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let at = || any::<usize>();
+    prop_oneof![
+        (at(), 0usize..30).prop_map(|(at, len)| Change::Remove(at, len)),
+        (at(), prop::sample::select(&PIECES[..])).prop_map(|(at, piece)| Change::Insert(at, piece)),
+        (at(), at(), 0usize..80).prop_map(|(from, to, len)| Change::Copy(from, to, len)),
+    ]
+}
+
+/// The place at or before `at` between two characters.
+fn between(text: &str, at: usize) -> usize {
+    let at = at % (text.len() + 1);
+    (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+fn changed(text: &str, changes: &[Change]) -> String {
+    let mut text = text.to_owned();
+    for change in changes {
+        match *change {
+            Change::Remove(at, len) => {
+                let at = between(&text, at);
+                let end = between(&text, (at + len).min(text.len())).max(at);
+                text.replace_range(at..end, "");
+            }
+            Change::Insert(at, piece) => text.insert_str(between(&text, at), piece),
+            Change::Copy(from, to, len) => {
+                let from = between(&text, from);
+                let end = between(&text, (from + len).min(text.len())).max(from);
+                let piece = text[from..end].to_owned();
+                text.insert_str(between(&text, to), &piece);
+            }
+        }
+    }
+    text
+}
+
+/// A part of the compiled modules, which are long: of whole lines, behind a header.
+fn part(which: usize, at: usize) -> String {
+    let text = COMPILED[which % COMPILED.len()].1;
+    let entries: Vec<_> = text.match_indices("\n.visible .entry").map(|(at, _)| at).collect();
+    let start = entries[at % entries.len()];
+    let end = text[start..].find("\n}").map_or(text.len(), |len| start + len + 2);
+    format!(".version 8.6\n.target sm_90a\n.address_size 64\n{}\n", &text[start..end])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC{0,400}") {
+        judge(&text);
+        judge(&module(&text));
+    }
+
+    #[test]
+    fn changed_samples_are_read_or_refused(
+        which in 0usize..4,
+        changes in prop::collection::vec(change(), 1..6),
+    ) {
+        judge(&changed(SAMPLES[which], &changes));
+    }
+
+    #[test]
+    fn changed_entries_are_read_or_refused(
+        (which, at) in any::<(usize, usize)>(),
+        changes in prop::collection::vec(change(), 0..6),
+    ) {
+        judge(&changed(&part(which, at), &changes));
+    }
+}
