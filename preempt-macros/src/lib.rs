@@ -412,7 +412,7 @@ mod tests;
 /// block goes on for a round at least before it leaves.
 ///
 /// The device keeps the block-tasks that were left in a *save area*, which has a slot for as many as it has blocks. A block
-/// that finds no slot ends its block-task. For now, the CPU device alone has a save area. On a GPU a block ends its
+/// that finds no slot goes on, tries again at each round, and leaves once there is one, unless its block-task has ended before. For now, the CPU device alone has a save area. On a GPU a block ends its
 /// block-task, and the checkpoint costs nothing.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
