@@ -244,6 +244,21 @@ kernels! {
     checkpoint_under_a_condition: "", "fn k(n: u32) { #[cfg(a)] checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
         "a checkpoint has no attributes",
     ];
+    checkpoint_with_a_loop_under_a_condition: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => #[cfg(any())] for i in 0..n {}); }" => [
+        "the loop of a checkpoint has no attributes",
+    ];
+    checkpoint_with_a_while_loop_under_a_condition: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => #[cfg(any())] while a < n { a += 1; }); }" => [
+        "the loop of a checkpoint has no attributes",
+    ];
+    checkpoint_with_an_attribute_in_the_loop: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n { #![cfg(any())] a += 1; }); }" => [
+        "the loop of a checkpoint has no attributes",
+    ];
+    checkpoint_at_the_end_under_a_condition: "", "fn k(n: u32) { #[cfg(a)] checkpoint!(a: u32 = 0 => for i in 0..n {}) }" => [
+        "a checkpoint has no attributes",
+    ];
     checkpoint_with_other_options: "yield_in_loops, explain", "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
         "stops there and nowhere else; leave the option out",
         "drops no block-task",
