@@ -191,6 +191,7 @@ impl Checkpoint {
         let Checkpoint { position, ty, state, init, rounds, body: round, name } = self;
         let (at, yields) = (at(name.span()), yields_variable());
         let (first, last, place) = (local("first"), local("last"), local("place"));
+        let bounds = local("bounds");
         let stmts = &round.stmts;
         let leaves = |place: TokenStream| -> Stmt {
             parse_quote_spanned!(at=> if #krate::yields::Yields::leaves(#yields, #state, #place) { return; })
@@ -220,20 +221,31 @@ impl Checkpoint {
             #[allow(unused_variables)]
             let (mut #state, (#first, #last)): (#ty, (_, _)) = match #krate::yields::Yields::resumed(#yields) {
                 ::core::option::Option::Some(saved) => saved,
-                ::core::option::Option::None => (#init, #start),
+                ::core::option::Option::None => {
+                    #[allow(unused_mut)]
+                    let mut #state: #ty = #init;
+                    let #bounds = #start;
+                    (#state, #bounds)
+                }
             };
         };
-        // A closure that is never called, and does not compile if the loop changes a variable other than the state.
+        // A closure that is never called, and does not compile if the checkpoint changes a variable other than the state: what
+        // it starts with is not computed again where a block-task goes on, and what the loop has done is not done again. It
+        // stands ahead of the state, whose name may be that of a variable that the state starts with.
         let check = Stmt::Expr(
             Expr::Verbatim(quote_spanned! {at=>
                 #[cfg(not(target_arch = "nvptx64"))]
                 #[allow(unused, clippy::all)]
                 {
-                    #krate::yields::changes_state_alone(|mut #state: #ty| { #plain });
+                    #krate::yields::changes_state_alone(|_: ()| {
+                        let mut #state: #ty = #init;
+                        let (#first, #last) = #start;
+                        #plain
+                    });
                 }
             }),
             None,
         );
-        body.stmts.splice(position..position + 2, [resumed, check, looped]);
+        body.stmts.splice(position..position + 2, [check, resumed, looped]);
     }
 }
