@@ -5,8 +5,8 @@ use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::quote_spanned;
 use syn::parse::{ParseStream, Parser};
 use syn::{
-    Attribute, Block, Error, Expr, ExprForLoop, ExprMacro, ExprRange, ExprWhile, Macro, Pat, Path, RangeLimits, Result,
-    Stmt, StmtMacro, Token, Type, parse_quote_spanned,
+    Attribute, Block, Error, Expr, ExprForLoop, ExprMacro, ExprRange, ExprWhile, Macro, Pat, Path,
+    RangeLimits, Result, Stmt, StmtMacro, Token, Type, parse_quote_spanned,
 };
 
 use crate::errors::Errors;
@@ -59,10 +59,7 @@ pub fn take(kernel: &mut Kernel, errors: &mut Errors) -> Option<Checkpoint> {
         );
     }
     if kernel.rust_cuda.is_some() {
-        errors.push(
-            &mac.path,
-            "kernels for rust-cuda have no checkpoints; use `yield_point!()`",
-        );
+        errors.push(&mac.path, "kernels for rust-cuda have no checkpoints; use `yield_point!()`");
     }
     let checkpoint = errors.take(parse(mac, position))?;
     let seen = checkpoint.seen();

@@ -268,7 +268,9 @@ snapshots! {
 #[test]
 fn a_checkpoint_at_the_end_needs_no_semicolon() {
     let expansion = |end| {
-        let item = format!("fn k(n: u32) {{ checkpoint!(sum: u32 = 0 => for i in 0..n {{ sum += i; }}){end} }}");
+        let item = format!(
+            "fn k(n: u32) {{ checkpoint!(sum: u32 = 0 => for i in 0..n {{ sum += i; }}){end} }}"
+        );
         expand("", &item).to_string()
     };
     assert!(expansion(";").contains("resumed"));
