@@ -47,7 +47,7 @@ pub struct Kernel {
     /// Bytes of shared memory that the body's `shared_array!`s take. Its `shared_slice!`s come on top
     /// ([`Call::shared_bytes`]).
     pub shared_bytes: u32,
-    /// Whether the body has yield points.
+    /// Whether the body has yield points, or a checkpoint.
     pub yields: bool,
     /// Bytes of each thread's state at the checkpoint; 0 without one.
     #[doc(hidden)]

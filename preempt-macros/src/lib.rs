@@ -402,6 +402,7 @@ mod tests;
 /// | part | what it may do |
 /// | --- | --- |
 /// | `T` | what kernels take by value, or a tuple of up to six such: numbers, arrays, `#[derive(KernelArg)]`; no references, and 64 KiB at most |
+/// | `init`, `a`, `b` | what the loop may, and run once, before the first round: a block-task that goes on has their values |
 /// | the loop | change `state`, memory and shared memory, as atomic operations and functions from elsewhere do; `break`, `continue`. Another variable that it changes does not compile |
 /// | how many rounds there are | is the same in all threads of a block, as [ahead of a yield point](#where-yield-points-stand); so is where they `break` |
 /// | ahead of the checkpoint | runs again when a block-task goes on: it writes shared memory alone, and reads no buffer that the kernel writes. The macro proves that [as above](#what-the-macro-proves); `idempotent` is the author's word for it |
@@ -412,8 +413,9 @@ mod tests;
 /// block goes on for a round at least before it leaves.
 ///
 /// The device keeps the block-tasks that were left in a *save area*, which has a slot for as many as it has blocks. A block
-/// that finds no slot ends its block-task. For now, the CPU device alone has a save area. On a GPU a block ends its
-/// block-task, and the checkpoint costs nothing.
+/// that finds no slot goes on, and tries again at each round: it leaves once a slot is free, unless its block-task has ended
+/// before. For now, the CPU device alone has a save area. On a GPU a block ends its block-task, and the checkpoint costs
+/// nothing.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()

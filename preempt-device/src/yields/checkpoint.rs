@@ -224,7 +224,10 @@ mod host {
         #[track_caller]
         pub fn resumed<T: State, I: Copy>(&mut self) -> Option<(T, I)> {
             let switch = self.switch().filter(|switch| switch.resumes.get())?;
-            let (state, saved, shared, bytes) = switch.parts()?;
+            // All blocks of a launch have its save area, or none has one. From its start, the task would do rounds again.
+            let parts =
+                switch.parts().expect("a block that goes on with a saved task has the save area");
+            let (state, saved, shared, bytes) = parts;
             // No thread writes to shared memory ahead of the loop any more, and then all of it is there.
             target::yield_vote(false);
             // SAFETY: the block has the slot, which holds a state of this type: only this kernel's threads write there.
@@ -267,5 +270,29 @@ mod host {
             }
             self.requeued
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "has the save area")]
+    fn a_saved_task_does_not_start_anew() {
+        let switch = Switch::new(None, 0);
+        switch.resume(Some(3));
+        // SAFETY: the block's only thread ends all use of it ahead of `switch`.
+        let mut yields = unsafe { Yields::OFF.switched_by(&switch) };
+        let _ = yields.resumed::<u32, u32>();
+    }
+
+    #[test]
+    fn a_fresh_task_starts() {
+        let switch = Switch::new(None, 0);
+        switch.resume(None);
+        // SAFETY: as above.
+        let mut yields = unsafe { Yields::OFF.switched_by(&switch) };
+        assert_eq!(yields.resumed::<u32, u32>(), None);
     }
 }

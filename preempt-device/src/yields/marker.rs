@@ -17,6 +17,7 @@ use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 ///
 /// All threads of a block have ended a block-task before one begins the next: the worker loop has a barrier there where
 /// kernels have yield points. So no thread changes the word for one block-task while others look at it for another.
+#[doc(hidden)]
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Decision(AtomicU32);
@@ -73,6 +74,7 @@ pub(super) fn count(drops: bool) {
 
 /// How many block-tasks were marked, and how many were dropped, by blocks that this process emulates, in kernels with
 /// markers. With barriers in the body, each thread that is marked counts.
+#[doc(hidden)]
 #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]
 pub fn counts() -> [u64; 2] {
     COUNTS.each_ref().map(|count| count.load(Relaxed))

@@ -5,8 +5,8 @@ use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::quote_spanned;
 use syn::parse::{ParseStream, Parser};
 use syn::{
-    Block, Error, Expr, ExprForLoop, ExprRange, ExprWhile, Macro, Pat, Path, RangeLimits, Result,
-    Stmt, Token, Type, parse_quote_spanned,
+    Attribute, Block, Error, Expr, ExprForLoop, ExprMacro, ExprRange, ExprWhile, Macro, Pat, Path,
+    RangeLimits, Result, Stmt, StmtMacro, Token, Type, parse_quote_spanned,
 };
 
 use crate::errors::Errors;
@@ -40,13 +40,13 @@ enum Rounds {
 /// Takes the checkpoint out of the body, if it has one, and puts a loop with a yield point in its place, as which it is
 /// analysed.
 pub fn take(kernel: &mut Kernel, errors: &mut Errors) -> Option<Checkpoint> {
-    let is_one = |stmt: &Stmt| matches!(stmt, Stmt::Macro(mac) if is_named(&mac.mac, CHECKPOINT));
-    let mut found = kernel.body.stmts.iter().enumerate().filter(|(_, stmt)| is_one(stmt));
-    let (position, Stmt::Macro(stmt)) = found.next()? else { return None };
-    if let Some((_, other)) = found.next() {
+    let numbered = kernel.body.stmts.iter().enumerate();
+    let mut found = numbered.filter_map(|(number, stmt)| Some((number, checkpoint_of(stmt)?)));
+    let (position, (mac, attrs)) = found.next()?;
+    if let Some((_, (other, _))) = found.next() {
         errors.push(other, "a kernel has one checkpoint; make one loop of both");
     }
-    if let Some(attr) = stmt.attrs.first() {
+    if let Some(attr) = attrs.first() {
         errors.push(
             attr,
             "a checkpoint has no attributes; write two kernels and put the attribute on them",
@@ -59,16 +59,36 @@ pub fn take(kernel: &mut Kernel, errors: &mut Errors) -> Option<Checkpoint> {
         );
     }
     if kernel.rust_cuda.is_some() {
-        errors.push(
-            &stmt.mac.path,
-            "kernels for rust-cuda have no checkpoints; use `yield_point!()`",
-        );
+        errors.push(&mac.path, "kernels for rust-cuda have no checkpoints; use `yield_point!()`");
     }
-    let checkpoint = errors.take(parse(&stmt.mac, position))?;
+    let checkpoint = errors.take(parse(mac, position))?;
     let seen = checkpoint.seen();
     kernel.body.stmts.splice(position..=position, seen);
-    kernel.body.stmts.retain(|stmt| !is_one(stmt));
+    kernel.body.stmts.retain(|stmt| checkpoint_of(stmt).is_none());
     Some(checkpoint)
+}
+
+/// The macro and the attributes of a statement that is a checkpoint. In parentheses and without `;`, the last statement of a
+/// body is an expression.
+fn checkpoint_of(stmt: &Stmt) -> Option<(&Macro, &[Attribute])> {
+    let (mac, attrs) = match stmt {
+        Stmt::Macro(StmtMacro { mac, attrs, .. })
+        | Stmt::Expr(Expr::Macro(ExprMacro { mac, attrs }), _) => (mac, attrs),
+        _ => return None,
+    };
+    is_named(mac, CHECKPOINT).then_some((mac, attrs))
+}
+
+/// Refuses attributes, which the loop that takes the place of this one would not have.
+fn check_attributes(attrs: &[Attribute]) -> Result<()> {
+    let refuse = |attr| {
+        Err(Error::new_spanned(
+            attr,
+            "the loop of a checkpoint has no attributes, because another loop takes its place; put the attribute on the \
+             kernel, or on statements in the loop",
+        ))
+    };
+    attrs.first().map_or(Ok(()), refuse)
 }
 
 fn parse(mac: &Macro, position: usize) -> Result<Checkpoint> {
@@ -97,7 +117,8 @@ fn parse(mac: &Macro, position: usize) -> Result<Checkpoint> {
         return Err(Error::new(array.span(), "declare shared memory ahead of the checkpoint"));
     }
     let (rounds, body) = match looped {
-        Expr::While(ExprWhile { cond, body, label: None, .. }) => {
+        Expr::While(ExprWhile { attrs, cond, body, label: None, .. }) => {
+            check_attributes(&attrs)?;
             if matches!(*cond, Expr::Let(_)) {
                 return Err(Error::new_spanned(
                     cond,
@@ -106,13 +127,17 @@ fn parse(mac: &Macro, position: usize) -> Result<Checkpoint> {
             }
             (Rounds::While(cond), body)
         }
-        Expr::ForLoop(ExprForLoop { pat, expr, body, label: None, .. }) => match *expr {
+        Expr::ForLoop(ExprForLoop { attrs, pat, expr, body, label: None, .. }) => match *expr {
             Expr::Range(ExprRange {
+                attrs: of_range,
                 start: Some(start),
                 limits: RangeLimits::HalfOpen(_),
                 end: Some(end),
-                ..
-            }) => (Rounds::Range { pat, start, end }, body),
+            }) => {
+                check_attributes(&attrs)?;
+                check_attributes(&of_range)?;
+                (Rounds::Range { pat, start, end }, body)
+            }
             other => {
                 return Err(Error::new_spanned(
                     other,
@@ -163,6 +188,7 @@ impl Checkpoint {
         let Checkpoint { position, ty, state, init, rounds, body: round, name } = self;
         let (at, yields) = (at(name.span()), yields_variable());
         let (first, last, place) = (local("first"), local("last"), local("place"));
+        let bounds = local("bounds");
         let stmts = &round.stmts;
         let leaves = |place: TokenStream| -> Stmt {
             parse_quote_spanned!(at=> if #krate::yields::Yields::leaves(#yields, #state, #place) { return; })
@@ -192,20 +218,31 @@ impl Checkpoint {
             #[allow(unused_variables)]
             let (mut #state, (#first, #last)): (#ty, (_, _)) = match #krate::yields::Yields::resumed(#yields) {
                 ::core::option::Option::Some(saved) => saved,
-                ::core::option::Option::None => (#init, #start),
+                ::core::option::Option::None => {
+                    #[allow(unused_mut)]
+                    let mut #state: #ty = #init;
+                    let #bounds = #start;
+                    (#state, #bounds)
+                }
             };
         };
-        // A closure that is never called, and does not compile if the loop changes a variable other than the state.
+        // A closure that is never called, and does not compile if the checkpoint changes a variable other than the state: what
+        // it starts with is not computed again where a block-task goes on, and what the loop has done is not done again. It
+        // stands ahead of the state, whose name may be that of a variable that the state starts with.
         let check = Stmt::Expr(
             Expr::Verbatim(quote_spanned! {at=>
                 #[cfg(not(target_arch = "nvptx64"))]
                 #[allow(unused, clippy::all)]
                 {
-                    #krate::yields::changes_state_alone(|mut #state: #ty| { #plain });
+                    #krate::yields::changes_state_alone(|_: ()| {
+                        let mut #state: #ty = #init;
+                        let (#first, #last) = #start;
+                        #plain
+                    });
                 }
             }),
             None,
         );
-        body.stmts.splice(position..position + 2, [resumed, check, looped]);
+        body.stmts.splice(position..position + 2, [check, resumed, looped]);
     }
 }

@@ -244,6 +244,21 @@ kernels! {
     checkpoint_under_a_condition: "", "fn k(n: u32) { #[cfg(a)] checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
         "a checkpoint has no attributes",
     ];
+    checkpoint_with_a_loop_under_a_condition: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => #[cfg(any())] for i in 0..n {}); }" => [
+        "the loop of a checkpoint has no attributes",
+    ];
+    checkpoint_with_a_while_loop_under_a_condition: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => #[cfg(any())] while a < n { a += 1; }); }" => [
+        "the loop of a checkpoint has no attributes",
+    ];
+    checkpoint_with_an_attribute_in_the_loop: "",
+        "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n { #![cfg(any())] a += 1; }); }" => [
+        "the loop of a checkpoint has no attributes",
+    ];
+    checkpoint_at_the_end_under_a_condition: "", "fn k(n: u32) { #[cfg(a)] checkpoint!(a: u32 = 0 => for i in 0..n {}) }" => [
+        "a checkpoint has no attributes",
+    ];
     checkpoint_with_other_options: "yield_in_loops, explain", "fn k(n: u32) { checkpoint!(a: u32 = 0 => for i in 0..n {}); }" => [
         "stops there and nowhere else; leave the option out",
         "drops no block-task",
@@ -294,6 +309,58 @@ kernels! {
         "fn k(n: u32) { let c = Cell::new(0); checkpoint!(a: u32 = 0 => for i in 0..n { c.set(i); }); }" => [
         "What is ahead of a checkpoint runs again",
     ];
+    checkpoint_behind_a_read_of_what_a_cast_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n { *(x as *mut u32) += 1; }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_a_method_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = x.add(1).read(); checkpoint!(a: u32 = v => for i in 0..n { x.cast_mut().write(1); }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_a_helper_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n { helper((i, x)); }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_a_method_of_a_result_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n { helper(i).method(x); }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_an_index_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n { a += helper(i)[x]; }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_an_address_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n { helper(x as usize); }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_a_cell_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n { (*x.cast::<Cell<u32>>()).set(1); }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_a_closure_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; let f = |p| helper(p); checkpoint!(a: u32 = v => for i in 0..n { f(x); }); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_behind_a_read_of_what_changes_behind_it: "",
+        "unsafe fn k(n: u32, x: *const u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n {}); helper(x); }" => [
+        "this reads through a pointer ahead of the checkpoint",
+        "through this, memory behind the pointer could be written",
+    ];
+    checkpoint_that_starts_with_a_read_of_what_changes: "",
+        "unsafe fn k(n: u32, x: *const u32) { checkpoint!(a: u32 = *x => for i in 0..n { *(x as *mut u32) += 1; }); }" => [];
+    checkpoint_behind_a_read_through_a_pointer: "",
+        "unsafe fn k(n: u32, x: *const u32, y: *mut u32) { let v = *x; checkpoint!(a: u32 = v => for i in 0..n {
+            a += *x.add(1) + helper(a, i); AtomicU32::from_ptr(y).fetch_add(thread::sm_id(), Relaxed); *y = a; }); }" => [];
+    checkpoint_behind_reads_of_slices: "",
+        "fn k(n: u32, x: &[u32]) { let v = x[0]; checkpoint!(a: u32 = v => for i in 0..n { a += helper(x); }); }" => [];
     yield_point_and_a_helper: "", "fn k(x: &[u32]) { helper(x[0]); yield_point!(); }" => [
         "move it into the kernel's body as a function inside it",
     ];

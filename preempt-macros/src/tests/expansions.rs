@@ -266,6 +266,18 @@ snapshots! {
 }
 
 #[test]
+fn a_checkpoint_at_the_end_needs_no_semicolon() {
+    let expansion = |end| {
+        let item = format!(
+            "fn k(n: u32) {{ checkpoint!(sum: u32 = 0 => for i in 0..n {{ sum += i; }}){end} }}"
+        );
+        expand("", &item).to_string()
+    };
+    assert!(expansion(";").contains("resumed"));
+    assert_eq!(expansion(""), expansion(";"));
+}
+
+#[test]
 fn an_automatic_factor_is_the_default() {
     let expansion = |options| expand(options, "fn k(out: SliceMut<f32>) {}").to_string();
     assert_eq!(expansion("amortize = auto"), expansion(""));

@@ -134,6 +134,7 @@ impl Walk {
         message: &str,
     ) {
         let mut memory = Vec::new();
+        let mut writes_data = false;
         for argument in arguments {
             let mut values = vec![self.value(argument)];
             while let Some(value) = values.pop() {
@@ -142,10 +143,9 @@ impl Walk {
                     | Value::Own(param, _)
                     | Value::MaybeOwn(param, _) => memory.push(param),
                     Value::Tuple(parts) => values.extend(parts),
-                    Value::Place(Memory::Shared(_), ..)
-                    | Value::Data(_)
-                    | Value::Function(_)
-                    | Value::Import => {}
+                    Value::Data(ty) => writes_data |= ty.has_address() || !ty.is_known(),
+                    Value::Function(_) => writes_data = true,
+                    Value::Place(Memory::Shared(_), ..) | Value::Import => {}
                 }
             }
         }
@@ -153,6 +153,9 @@ impl Walk {
             true => self.found.unrepeatable(span, message),
             false if message == HELPER => self.found.effect(span, HELPER_WITH_MEMORY),
             false => self.found.effect(span, message),
+        }
+        if !writes_data {
+            self.found.spares_data();
         }
         for param in memory {
             self.found.access(param, false, span);
@@ -271,6 +274,12 @@ impl Walk {
                         "this may be a sum of a type of your own, whose code is not seen; name the type, `sum::<u32>()`",
                     );
                 }
+                if let (Ty::Ptr(_), "read" | "read_unaligned" | "read_volatile") =
+                    (ty.target(), &*name)
+                {
+                    self.found.data_read(span);
+                }
+                types.iter().for_each(|argument| self.check_given_up(&ty, argument, span));
                 Value::Data(library::method(&ty, &call.method, &types).unwrap_or_else(|| {
                     self.found.unrepeatable(
                         span,
@@ -313,6 +322,14 @@ impl Walk {
     pub fn check_reinterpreted(&mut self, ty: &Ty, span: Span) {
         if ty.has_address() || !ty.is_known() {
             self.found.unrepeatable(span, ADDRESS);
+        }
+    }
+
+    /// Refuses an argument of a method, or an index, that may have an address, if the method's own type is not known: such a
+    /// value comes from code that is not seen, and so does what becomes of the address.
+    pub fn check_given_up(&mut self, receiver: &Ty, argument: &Ty, span: Span) {
+        if *receiver.target() == Ty::GivenUp && argument.has_address() {
+            self.found.effect(span, HELPER);
         }
     }
 

@@ -16,6 +16,8 @@ pub struct Obstacle {
     pub other: Option<(Span, String)>,
     /// Whether the block-task can be dropped until a thread gets here. Otherwise it never can.
     pub until_here: bool,
+    /// Whether memory could be written there that the kernel has as data, through a pointer of type `*const T`.
+    writes_data: bool,
     position: Position,
 }
 
@@ -50,6 +52,8 @@ struct Access {
 pub struct Findings {
     obstacles: Vec<Obstacle>,
     accesses: Vec<Access>,
+    /// Reads through pointers of type `*const T`.
+    data_reads: Vec<(Span, Position)>,
     /// The numbers of the first and the last yield point.
     first_yield: Option<usize>,
     last_yield: Option<usize>,
@@ -82,14 +86,32 @@ impl Findings {
 
     /// Something that cannot be taken back, like an atomic operation on global memory.
     pub fn effect(&mut self, span: Span, message: impl Into<String>) {
-        let (message, position) = (message.into(), self.position());
-        self.obstacles.push(Obstacle { span, message, other: None, until_here: true, position });
+        self.add(span, message.into(), true);
     }
 
     /// A value that may be another one when the block-task runs again, or code that is not seen.
     pub fn unrepeatable(&mut self, span: Span, message: impl Into<String>) {
-        let (message, position) = (message.into(), self.position());
-        self.obstacles.push(Obstacle { span, message, other: None, until_here: false, position });
+        self.add(span, message.into(), false);
+    }
+
+    /// Until it is [said](Findings::spares_data) that it does not, an obstacle may write any memory.
+    fn add(&mut self, span: Span, message: String, until_here: bool) {
+        let (other, position) = (None, self.position());
+        let writes_data = true;
+        self.obstacles.push(Obstacle { span, message, other, until_here, writes_data, position });
+    }
+
+    /// Says that at the last obstacle no pointer to data gets out of sight.
+    pub fn spares_data(&mut self) {
+        if let Some(last) = self.obstacles.last_mut() {
+            last.writes_data = false;
+        }
+    }
+
+    /// Notes a read through a pointer of type `*const T`.
+    pub fn data_read(&mut self, span: Span) {
+        let position = self.position();
+        self.data_reads.push((span, position));
     }
 
     pub fn access(&mut self, param: usize, writes: bool, span: Span) {
@@ -143,7 +165,8 @@ impl Findings {
     }
 
     /// What keeps the first `count` places from running again behind those that follow them, if anything does: they write no
-    /// memory that outlives the block-task, and read none that any of all places writes.
+    /// memory that outlives the block-task, and read none that any of all places writes. A pointer of type `*const T` becomes
+    /// one to write through by a cast, or by a function; where it gets out of sight, what is behind all of them may change.
     pub fn start_obstacle(&self, count: usize, names: &[String]) -> Option<Obstacle> {
         let starts = |position: &Position| position.number <= count;
         let obstacles = self.obstacles.iter().filter(|obstacle| starts(&obstacle.position));
@@ -162,10 +185,30 @@ impl Findings {
                 message,
                 other: (!access.writes).then(|| (write.span, format!("`{name}` is written here"))),
                 until_here: false,
+                writes_data: false,
                 position: access.position.clone(),
             })
         });
-        obstacles.cloned().chain(accesses).min_by_key(|obstacle| obstacle.position.number)
+        let hidden = self.obstacles.iter().find(|obstacle| obstacle.writes_data);
+        let reads = self.data_reads.iter().filter(|(_, position)| starts(position));
+        let reads = reads.zip(std::iter::repeat(hidden)).filter_map(|((span, position), hidden)| {
+            let message = "this reads through a pointer ahead of the checkpoint, and what is there may have changed when \
+                threads come here again";
+            let other = "through this, memory behind the pointer could be written; what this does is not seen";
+            Some(Obstacle {
+                span: *span,
+                message: message.to_owned(),
+                other: Some((hidden?.span, other.to_owned())),
+                until_here: false,
+                writes_data: false,
+                position: position.clone(),
+            })
+        });
+        obstacles
+            .cloned()
+            .chain(accesses)
+            .chain(reads)
+            .min_by_key(|obstacle| obstacle.position.number)
     }
 
     /// All obstacles that count. `names` are those of the parameters. If the block `votes` at yield points, no thread runs
@@ -186,6 +229,7 @@ impl Findings {
                     ),
                     other: Some(other),
                     until_here: true,
+                    writes_data: false,
                     position: write.position.clone(),
                 })
             })

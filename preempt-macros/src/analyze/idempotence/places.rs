@@ -21,11 +21,14 @@ impl Walk {
         match memory {
             Memory::Global(param) => self.found.access(param, false, span),
             Memory::Shared(array) if self.written.contains(&array) => {}
-            Memory::Shared(_) => self.found.unrepeatable(
-                span,
-                "this may read from shared memory what a run that was dropped has left there; write the array first, \
-                 outside of branches and of loops that may have no round",
-            ),
+            Memory::Shared(_) => {
+                self.found.unrepeatable(
+                    span,
+                    "this may read from shared memory what a run that was dropped has left there; write the array first, \
+                     outside of branches and of loops that may have no round",
+                );
+                self.found.spares_data();
+            }
         }
         Value::Data(ty)
     }

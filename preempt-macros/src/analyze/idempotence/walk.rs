@@ -334,6 +334,7 @@ impl Walk {
             },
             Expr::Index(index) => {
                 let (array, at) = (self.data(&index.expr), self.data(&index.index));
+                self.check_given_up(&array, &at, index.span());
                 self.operator(array.index(at.target()), index.span())
             }
             Expr::Unary(unary) => match (self.value(&unary.expr), unary.op) {
@@ -342,6 +343,9 @@ impl Walk {
                 }
                 (value, op) => {
                     let ty = self.data_of(value, unary.expr.span());
+                    if matches!((&ty, op), (Ty::Ptr(_), UnOp::Deref(_))) {
+                        self.found.data_read(unary.span());
+                    }
                     let result = match op {
                         UnOp::Deref(_) => ty.deref(),
                         _ => ty.is_number().then_some(Ty::Number),

@@ -29,8 +29,9 @@ pub(in crate::device) struct HostWords {
     /// Empty lists. Lent and present ones together are as many as one scheduler had launches in flight at the same
     /// time.
     requeue_lists: Mutex<Vec<Arc<RequeueList>>>,
-    /// Where launches of kernels with a checkpoint keep block-tasks that blocks have left, by the addresses of their lists.
-    save_areas: Mutex<HashMap<usize, Arc<SaveArea>>>,
+    /// Where launches of kernels with a checkpoint keep block-tasks that blocks have left, by the addresses of their lists;
+    /// `None` for those that there was no memory for.
+    save_areas: Mutex<HashMap<usize, Option<Arc<SaveArea>>>>,
 }
 
 impl HostWords {
@@ -78,8 +79,9 @@ impl HostWords {
         }
     }
 
-    /// The save area of the launch that this list was lent to, with this many slots; `None` if there is no memory for it, and
-    /// then its blocks end their block-tasks.
+    /// The save area of the launch that this list was lent to, with this many slots; `None` if there was no memory for it when
+    /// the first of its blocks came, and then its blocks end their block-tasks. All blocks of a launch get the same: what one
+    /// of them has left, each of the others can go on with.
     pub fn save_area(
         &self,
         list: *const RequeueList,
@@ -89,13 +91,12 @@ impl HostWords {
         let threads = launch.block.count() as u32;
         let (state, shared) = (launch.kernel.state_bytes, launch.shared_bytes());
         let mut areas = lock(&self.save_areas);
-        let area = areas.get(&list.addr()).filter(|area| area.is_for(threads, state, shared));
-        if let Some(area) = area {
-            return Some(area.clone());
-        }
-        let area = Arc::new(SaveArea::new(slots, threads, state, shared)?);
-        areas.insert(list.addr(), area.clone());
-        Some(area)
+        let area = areas
+            .entry(list.addr())
+            .or_insert_with(|| SaveArea::new(slots, threads, state, shared).map(Arc::new));
+        let is_for = |area: &Arc<SaveArea>| area.is_for(threads, state, shared);
+        debug_assert!(area.as_ref().is_none_or(is_for), "the list is lent to another launch");
+        area.clone()
     }
 
     /// Frees the control blocks. No block of a grid is resident.
@@ -147,8 +148,50 @@ mod tests {
     use std::thread;
 
     use preempt_device::abi::REQUEUE_CAPACITY;
+    use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
     use super::*;
+
+    /// A launch of a kernel with this state.
+    fn launch(state_bytes: u32) -> KernelLaunch {
+        let kernel = Kernel {
+            name: "k",
+            entry: "",
+            plain: "",
+            module: "",
+            block: None,
+            amortize: None,
+            shared_bytes: 0,
+            yields: true,
+            state_bytes,
+            cpu: |_| false,
+        };
+        KernelLaunch {
+            kernel: Box::leak(Box::new(kernel)),
+            args: Args::default(),
+            block: Dim3::new(1024, 1, 1),
+            grid: [1; 3],
+            amortize: Amortize::Auto,
+            leaves_place: false,
+        }
+    }
+
+    #[test]
+    fn all_blocks_of_a_launch_get_the_same_save_area() {
+        let words = HostWords::new(QueueCount { normal: 1, urgent: 0, levels: 0, chains: 1 });
+        let LentList(list) = words.take_requeue_list().expect("a list");
+        // More than there are addresses for.
+        assert!(words.save_area(list, &launch(u32::MAX - 15), u32::MAX).is_none());
+        // Memory that has become free since then comes too late.
+        assert!(words.save_area(list, &launch(16), 1).is_none());
+        words.give_back_requeue_list(LentList(list), true);
+
+        let LentList(list) = words.take_requeue_list().expect("a list");
+        let first = words.save_area(list, &launch(16), 1).expect("memory");
+        let second = words.save_area(list, &launch(16), 1).expect("memory");
+        assert!(Arc::ptr_eq(&first, &second));
+        words.give_back_requeue_list(LentList(list), true);
+    }
 
     #[test]
     fn a_list_needs_no_stack() {
