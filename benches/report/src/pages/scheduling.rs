@@ -196,7 +196,7 @@ pub fn sim(folder: &Folder) -> Result<String> {
          of {} pairs of `priority` and `antt` are off by {} in the mean, and by {} in the worst pair; where all launches \
          are preemptible, by {} in the mean. The simulator of this commit is off by {}, which \
          `preempt-bench sim --device sim` says of the same pairs. The worst ones are those of urgent PL: its few blocks \
-         share SMs with those of the other program, which slow them down.\n\n{}",
+         share SMs with those of the other program, which slow them down.\n\n{}\n\n{}",
         super::markdown::count(results.number("decisions")?),
         if identical { "the same" } else { "OTHER" },
         results.number("pairs")?,
@@ -205,6 +205,7 @@ pub fn sim(folder: &Folder) -> Result<String> {
         percent(results.number("mean_turnaround_error_all_preemptible")?),
         percent(again.number("mean_turnaround_error")?),
         results.source(),
+        again.source(),
     ))
 }
 
