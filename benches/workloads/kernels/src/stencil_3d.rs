@@ -28,7 +28,7 @@ pub struct Extents {
 ///
 /// Both are plane by plane and row by row. One block-task for each [`COLUMNS`] by [`ROWS`] cells of all planes, x for
 /// the columns; neither has to divide its extent.
-#[preemptible(block = (32, 4))]
+#[preemptible(block = (32, 4), idempotent)]
 pub fn stencil_7_points(
     of: Extents,
     of_neighbours: f32,
@@ -60,6 +60,9 @@ pub fn stencil_7_points(
     // Each thread writes its own elements of `next`.
     unsafe {
         let cell = |plane: usize, at: usize| *cells.get_unchecked(plane * of_plane + at);
+        // Volatile, because Rust 1.95 makes one load of both alternatives below, from whichever memory it is. The proof that
+        // the kernel can start again does not know such reads; the tile is written ahead of them in each round.
+        let near = |at: usize| tile.add(at).read_volatile();
         let (mut first_before, mut second_before) = (cell(0, first_at), cell(0, second_at));
         let (mut first, mut second) = (cell(1, first_at), cell(1, second_at));
         if row < rows && column < columns {
@@ -79,36 +82,28 @@ pub fn stencil_7_points(
             let is_inner = is_inner_row && plane + 1 < planes;
             let (mut first_next, mut second_next) = (first, second);
             if is_inner && column > 0 && column < last {
-                let west =
-                    if tx > 0 { tile.add(own - 1).read() } else { cell(plane, first_at - 1) };
-                let east = tile.add(own + 1).read();
-                let north = if ty > 0 {
-                    tile.add(own - COLUMNS).read()
-                } else {
-                    cell(plane, above + column)
-                };
-                let south = if ty + 1 < ROWS {
-                    tile.add(own + COLUMNS).read()
-                } else {
-                    cell(plane, below + column)
-                };
+                let west = if tx > 0 { near(own - 1) } else { cell(plane, first_at - 1) };
+                let east = near(own + 1);
+                let north = if ty > 0 { near(own - COLUMNS) } else { cell(plane, above + column) };
+                let south =
+                    if ty + 1 < ROWS { near(own + COLUMNS) } else { cell(plane, below + column) };
                 let sum = first_after + first_before + south + north + west + east;
                 first_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * first));
             }
             if is_inner && column + THREADS < last {
-                let west = tile.add(own + THREADS - 1).read();
+                let west = near(own + THREADS - 1);
                 let east = if tx + 1 < THREADS {
-                    tile.add(own + THREADS + 1).read()
+                    near(own + THREADS + 1)
                 } else {
                     cell(plane, second_at + 1)
                 };
                 let north = if ty > 0 {
-                    tile.add(own + THREADS - COLUMNS).read()
+                    near(own + THREADS - COLUMNS)
                 } else {
                     cell(plane, above + column + THREADS)
                 };
                 let south = if ty + 1 < ROWS {
-                    tile.add(own + THREADS + COLUMNS).read()
+                    near(own + THREADS + COLUMNS)
                 } else {
                     cell(plane, below + column + THREADS)
                 };
