@@ -310,7 +310,8 @@ pub enum Preemption {
     /// That is a plain grid where the hardware makes room as soon as the preemptible entry does: its blocks are short, or
     /// the kernel has no yield points. The launch must be known to take no longer than a limit of the scheduler. The policy
     /// must go by order, without time slices and SM ranges. A kernel that is faster in its preemptible entry keeps it, if a
-    /// launch saves more time than it leaves later.
+    /// launch saves more time than it leaves later, and more than a change of forms costs: behind a launch of the other
+    /// form, the host launches what follows.
     ///
     /// A launch that the policy preempts for none of the scheduler's streams may be plain whatever its blocks take. A stream
     /// that comes to be later, or a launch whose own priority is raised, then waits for blocks to end.

@@ -32,7 +32,8 @@ pub(crate) struct Circumstances {
     pub sms: u32,
     /// The longest launch that may be a plain grid.
     pub longest: Duration,
-    /// What another form than that of the launches around it costs: the host launches what follows, once this is over.
+    /// What it costs that the launch behind it has the other form: the host launches that once this one is over, and does
+    /// not queue it ahead.
     pub change: Duration,
 }
 

@@ -75,7 +75,7 @@ impl Findings {
         Position { number, statement, loops: self.around.clone() }
     }
 
-    /// Sets the innermost statement around, and returns the one that was it before.
+    /// Sets the innermost statement that the walk is in, and returns the previous one.
     pub fn in_statement(&mut self, statement: Option<StatementId>) -> Option<StatementId> {
         std::mem::replace(&mut self.statement, statement)
     }

@@ -215,6 +215,7 @@ pub(in crate::scheduler) struct Core {
     priorities: Arc<Priorities>,
     /// Of the other streams, when a launch was taken in; kept for its capacity.
     others: Vec<Priority>,
+    /// Of the launches that were taken in since the last decision.
     lead: Lead,
     /// Kept for its capacity.
     called: Vec<Called>,
