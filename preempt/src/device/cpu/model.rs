@@ -271,7 +271,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 }
 
 impl Backend for Arc<Model> {
-    fn load(&self, _code: &[DeviceCode], _path: SignalPath) -> Result<(), Error> {
+    fn load(&self, _: &[DeviceCode], _: SignalPath, _: usize) -> Result<(), Error> {
         // Control blocks stay, because blocks of a lost device may still read theirs.
         self.words.forget_signals();
         Ok(())

@@ -12,6 +12,7 @@
 //! | `foreign` | memory that other libraries have allocated |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
+//! | `save_areas` | memory for block-tasks that blocks leave at checkpoints |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `panics` | where a thread was whose panic ended the context |
@@ -69,6 +70,7 @@ mod registers;
 mod requeue_lists;
 mod requirements;
 mod ring;
+mod save_areas;
 mod staged;
 mod streams;
 mod transfer;
