@@ -149,7 +149,8 @@ impl Yields {
         let mut is_left = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() {
-            is_left = self.is_taken() && self.switch().is_some_and(|switch| switch.takes_slot::<T>());
+            is_left =
+                self.is_taken() && self.switch().is_some_and(|switch| switch.takes_slot::<T>());
             self.ask();
         }
         // The barrier tells the threads the answer and the slot. All of them have ended the round, and with it their
@@ -176,9 +177,9 @@ mod device {
     use super::{Slot, State, Yields, state_bytes};
     use crate::abi::{MAX_SAVE_SLOTS, RequeueList, SAVE_WORDS, save_slots, slot_bytes};
     use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
+    use crate::target;
     use crate::thread::{self, UVec3};
     use crate::worker::save;
-    use crate::target;
 
     /// How a block leaves block-tasks at checkpoints, and goes on with them. The slot of the block-task that the block runs
     /// is in shared memory, because a register would be one in all threads.
@@ -244,7 +245,10 @@ mod device {
             // SAFETY: the list is the launch's, and has a save area, because a slot was taken there.
             let start = memory(unsafe { &*self.list });
             let offset = SAVE_WORDS + (number - 1) as usize * bytes::<T>() as usize;
-            Slot { start: start.wrapping_add(offset), shared: target::dynamic_shared_bytes() as usize }
+            Slot {
+                start: start.wrapping_add(offset),
+                shared: target::dynamic_shared_bytes() as usize,
+            }
         }
 
         /// The slot that the block-task goes on from, unless it starts.

@@ -101,16 +101,22 @@ pub fn rotate_marking(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
 }
 
 /// [`rotate_yielding`] with a checkpoint in each round. Each thread adds 1 to its element of `rounds_done` in each round, and
-/// thread 0 of the block adds 1 to `ends[task]` at the end.
-#[preemptible(block = 256)]
+/// thread 0 of the block adds 1 to `starts[task]` each time that a block begins the block-task or goes on with it, and 1 to
+/// `ends[task]` at the end.
+#[preemptible(block = 256, idempotent)]
 pub fn rotate_saving(
     ends: SliceMut<u32>,
+    starts: SliceMut<u32>,
     rounds: u32,
     out: SliceMut<u32>,
     rounds_done: SliceMut<u32>,
 ) {
     let values = shared_array![u32; 256];
     let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+    // Of the starts alone there may be more than one.
+    if t == 0 {
+        add(starts, thread::block_idx_x(), 1);
+    }
     // SAFETY: 256 threads, and barriers lie between the writes and the reads of others.
     unsafe { values.add(t).write(i as u32) };
     thread::sync_threads();

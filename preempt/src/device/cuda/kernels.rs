@@ -199,7 +199,9 @@ impl Kernels {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(code.iter().any(|code| match code {
-            DeviceCode::Embedded(module) => module.ptx().is_some_and(|ptx| ptx.contains(CHECKPOINT)),
+            DeviceCode::Embedded(module) => {
+                module.ptx().is_some_and(|ptx| ptx.contains(CHECKPOINT))
+            }
             DeviceCode::Loaded(module) => module.ptx.contains(CHECKPOINT),
         }))
     }

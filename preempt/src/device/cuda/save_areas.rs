@@ -126,7 +126,9 @@ impl SaveAreas {
         if self.parts.1 == 0 || bytes <= limit {
             return Ok(());
         }
-        let needed = ((bytes + SAVE_WORDS as u64).next_multiple_of(super::ALIGNMENT) * PARTS as u64).div_ceil(MIB);
+        let needed = ((bytes + SAVE_WORDS as u64).next_multiple_of(super::ALIGNMENT)
+            * PARTS as u64)
+            .div_ceil(MIB);
         let kernel = kernel.name;
         Err(Error::Configuration(ConfigurationError::CheckpointMemory {
             kernel,
