@@ -145,7 +145,8 @@ fn large_state(out: SliceMut<u32>) {
 
 #[test]
 fn the_description_of_a_kernel_says_how_large_its_state_is() {
-    let scheduler = Scheduler::builder().device(Device::cpu().expect("a device")).build().expect("a scheduler");
+    let scheduler =
+        Scheduler::builder().device(Device::cpu().expect("a device")).build().expect("a scheduler");
     let mut out = scheduler.zeroed::<u32>(1024).expect("memory");
     let call = large_state(&mut out).grid(1);
     assert_eq!(call.kernel().state_bytes, 65_536 + 16);
