@@ -19,7 +19,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 55] = [
+const NAMES: [&str; 56] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -67,6 +67,7 @@ const NAMES: [&str; 55] = [
     "spin_yielding",
     "struct_arg",
     "sum",
+    "tables_saving",
     "tiled_mm",
     "vector_add",
     "vector_add_own",
@@ -78,7 +79,7 @@ const NAMES: [&str; 55] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 30] = [
+const BLOCKS: [(&str, u32); 31] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -89,6 +90,7 @@ const BLOCKS: [(&str, u32); 30] = [
     ("rotate_marking", 256),
     ("rotate_saving", 256),
     ("rotate_yielding", 256),
+    ("tables_saving", 256),
     ("tiled_mm", 256),
     ("vector_add", 256),
     ("warp_sums", 64),
@@ -117,13 +119,19 @@ const YIELDING: &str = "spin_yielding";
 /// The kernel whose yield points are votes of the block.
 const VOTING: &str = "rotate_yielding";
 
-/// The kernel with a checkpoint.
-const SAVING: &str = "rotate_saving";
+/// Kernels with a checkpoint, the first of them with shared memory.
+const SAVING: [&str; 2] = ["rotate_saving", "tables_saving"];
 
 /// Kernels with yield points, and how many they have; a checkpoint is one. Of the last two, block-tasks can be dropped until
 /// a thread gets to a marker.
-const WITH_YIELDS: [(&str, usize); 5] =
-    [(YIELDING, 1), (VOTING, 1), (SAVING, 1), ("spin_marking", 1), ("rotate_marking", 2)];
+const WITH_YIELDS: [(&str, usize); 6] = [
+    (YIELDING, 1),
+    (VOTING, 1),
+    (SAVING[0], 1),
+    (SAVING[1], 1),
+    ("spin_marking", 1),
+    ("rotate_marking", 2),
+];
 
 /// The number of yield points of a kernel.
 fn yield_points(name: &str) -> usize {
@@ -390,7 +398,7 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
         // And at yield points. Where a save area is, is read where a slot is taken and given back, and where threads go to
         // it to leave and to go on.
-        let places = if name == SAVING { 4 } else { 0 };
+        let places = if SAVING.contains(&name) { 4 } else { 0 };
         let expected = 3 + yield_points(name) + places;
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
@@ -402,7 +410,7 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
             operation.starts_with("fence") || operation.starts_with("st.relaxed.sys.global")
         });
         let mut all: Vec<_> = fences_and_stores.collect();
-        if name == SAVING {
+        if SAVING.contains(&name) {
             // A slot is given back behind a fence.
             let clears = all.iter().position(|found| *found == "st.relaxed.sys.global.b32");
             let clears = clears.expect("a slot is given back");
@@ -467,7 +475,8 @@ fn a_marker_and_a_drop_change_one_word_by_compare_and_swap() {
 
 #[test]
 fn threads_save_behind_the_vote_that_says_so_and_ahead_of_the_barrier_that_ends_the_task() {
-    let all = instructions(SAVING);
+    let name = SAVING[0];
+    let all = instructions(name);
     let votes: Vec<_> = all
         .iter()
         .enumerate()
@@ -482,9 +491,9 @@ fn threads_save_behind_the_vote_that_says_so_and_ahead_of_the_barrier_that_ends_
     assert!(between("ld.global.v2.b64") == 1 && between("st.shared.v2.b64") == 1);
     assert_eq!(between("ld.global.b32"), 3, "the state, the round and the last one");
     // Shared memory is saved whole words at a time, past no cache that other SMs do not see.
-    assert_eq!(count(SAVING, "ld.shared.v2.b64"), 1);
-    assert_eq!(count(SAVING, "st.global.v2.b64"), 1);
-    assert_eq!(count(SAVING, ".nc."), 0);
+    assert_eq!(count(name, "ld.shared.v2.b64"), 1);
+    assert_eq!(count(name, "st.global.v2.b64"), 1);
+    assert_eq!(count(name, ".nc."), 0);
     let saved = all.iter().position(|(found, _)| *found == "st.global.v2.b64").expect("above");
     let behind = |start: &str| {
         let found = all[saved..].iter().position(|(found, _)| found.starts_with(start));
