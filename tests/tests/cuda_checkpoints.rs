@@ -132,6 +132,39 @@ fn a_cancelled_launch_leaves_nothing_to_the_next_one() {
     assert!(disturbed(&scheduler, 1).switches > 0, "its slots are gone");
 }
 
+#[test]
+fn a_state_in_local_memory_comes_back() {
+    const ROUNDS: u32 = 20_000;
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.builder().build().expect("a scheduler");
+    let (stream, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let threads = 256 * 20 * gpu.device.properties().sms;
+    let x: Vec<u32> = (0..threads).map(|i| i * 7 % 1009).collect();
+    let expected = |x: u32| {
+        let mut table = [0_u32; 112];
+        for round in 0..ROUNDS {
+            let at = (x + round) as usize % 112;
+            table[at] = table[at].wrapping_mul(31).wrapping_add(round);
+        }
+        table.iter().fold(0_u32, |sum, value| sum.wrapping_mul(31).wrapping_add(*value))
+    };
+    // There are few different ones.
+    let expected: Vec<u32> = (0..1009).map(expected).collect();
+    let x_there = scheduler.buffer(&x).expect("memory");
+    let mut out = scheduler.zeroed::<u32>(x.len()).expect("memory");
+    let call = kernels::tables_saving(ROUNDS, &x_there, &mut out).grid(threads / 256);
+    tick(&scheduler, &urgent);
+    let launch = stream.launch(call).expect("accepted");
+    for _ in 0..20 {
+        tick(&scheduler, &urgent);
+    }
+    let report = launch.wait().expect("runs");
+    assert!(report.yields > 0, "nothing was stopped");
+    let out = stream.download(&out).and_then(|copy| copy.wait()).expect("copied");
+    let wrong = x.iter().zip(&out).position(|(x, out)| *out != expected[*x as usize]);
+    assert_eq!(wrong, None, "a thread's table is another one");
+}
+
 /// As large as a state can be, in a kernel that is never launched.
 #[preemptible(block = 1024)]
 fn large_state(out: SliceMut<u32>) {

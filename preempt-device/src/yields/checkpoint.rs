@@ -447,6 +447,7 @@ mod host {
         }
 
         /// Takes a slot for the block-task, if it has none; whether it has one now.
+        #[expect(clippy::extra_unused_type_parameters, reason = "the size of a slot, on a GPU")]
         pub(super) fn takes_slot<T: State>(&self) -> bool {
             let Some(area) = &self.area else { return false };
             if self.slot.get().is_none() {
@@ -456,6 +457,7 @@ mod host {
         }
 
         /// The slot of the block-task.
+        #[expect(clippy::extra_unused_type_parameters, reason = "the size of a slot, on a GPU")]
         pub(super) fn current<T: State>(&self) -> Option<Slot> {
             let (area, slot) = (self.area.as_ref()?, self.slot.get()?);
             let start = UnsafeCell::raw_get(area.words(slot).as_ptr()).cast();
