@@ -247,7 +247,51 @@ pub struct RequeueList {
     pub taken: AtomicU32,
     /// [`Chunk`](crate::worker::Chunk)s in their packed form.
     pub entries: [AtomicU64; REQUEUE_CAPACITY],
+    /// The save area that goes with the list, on a GPU. In what would be padding, so a launch's only way there is the
+    /// address of its list, and the parameter of entries without a checkpoint stays what it is.
+    pub save: SavePart,
 }
+
+/// Where the block-tasks of a launch are kept that blocks have left at checkpoints, in device memory: a word for each of
+/// [`MAX_SAVE_SLOTS`] slots, which is 0 while no block-task has the slot, and behind these words the slots. How many there
+/// are follows from the bytes that a block saves, which host and device compute alike ([`slot_bytes`]).
+///
+/// The host writes it before any cohort can use the list, and never again. It is atomic because the list is shared.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct SavePart {
+    /// The address of the words, a multiple of 16.
+    pub memory: AtomicU64,
+    /// Bytes at that address; 0 if the list has no save area.
+    pub bytes: AtomicU32,
+    unused: AtomicU32,
+}
+
+/// Bytes ahead of the slots of a save area: the words that say which of them are in use.
+pub const SAVE_WORDS: usize = MAX_SAVE_SLOTS * size_of::<u32>();
+
+/// Bytes of a slot for a block of `threads` threads, with `state` bytes for each and `shared` bytes of shared memory: a
+/// multiple of 16 if `state` is one. 1024 threads with the largest state, and any shared memory, are less than 2²⁷.
+#[inline(always)]
+pub const fn slot_bytes(threads: u32, state: u32, shared: u32) -> u32 {
+    threads * state + shared.next_multiple_of(16)
+}
+
+/// Slots of `slot_bytes` bytes each in a save area of `bytes` bytes.
+#[inline(always)]
+pub const fn save_slots(bytes: u32, slot_bytes: u32) -> u32 {
+    if slot_bytes == 0 {
+        return 0;
+    }
+    let slots = bytes.saturating_sub(SAVE_WORDS as u32) / slot_bytes;
+    if slots < MAX_SAVE_SLOTS as u32 { slots } else { MAX_SAVE_SLOTS as u32 }
+}
+
+// Beside the entries there were at least 16 bytes of padding: a list takes as many bytes as without a save area.
+const _: () = assert!(
+    cfg!(all(test, loom)) || size_of::<RequeueList>() == 8 * REQUEUE_CAPACITY + 128,
+    "a list has its counters, its entries, and less than a line beside"
+);
 
 impl Default for RequeueList {
     fn default() -> RequeueList {
@@ -256,6 +300,7 @@ impl Default for RequeueList {
             put: AtomicU32::default(),
             taken: AtomicU32::default(),
             entries: core::array::from_fn(|_| AtomicU64::default()),
+            save: SavePart::default(),
         }
     }
 }

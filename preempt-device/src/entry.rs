@@ -5,7 +5,7 @@ use crate::abi::{Cohort, DeviceQueue};
 use crate::target;
 use crate::thread::UVec3;
 use crate::worker::{self, Block, BlockNotes, Body, Chunk};
-use crate::yields::{self, Yields};
+use crate::yields::{self, Switch, Yields};
 
 const _: () =
     assert!(size_of::<BlockNotes>() <= 8 * size_of::<u64>() && align_of::<BlockNotes>() == 16);
@@ -176,16 +176,37 @@ fn position(cohort: &Cohort, index: u32) -> [u32; 3] {
     [index - row * x, row - layer * y, layer]
 }
 
-/// A kernel's body as the worker loop runs it. `YIELDS` says whether it has yield points.
+/// A kernel's body as the worker loop runs it. `YIELDS` says whether it has yield points, and `SWITCHES` whether it has a
+/// checkpoint.
 #[expect(missing_debug_implementations, reason = "it holds a closure")]
-pub struct Tasks<'a, F, const YIELDS: bool> {
+pub struct Tasks<'a, F, const YIELDS: bool, const SWITCHES: bool = false> {
     cohort: &'a Cohort,
     index: u32,
+    /// The slot, plus 1, that the selected task goes on from; 0 if it starts.
+    resumes: u32,
     task: F,
 }
 
-impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
+impl<F: FnMut(&mut Yields), const YIELDS: bool, const SWITCHES: bool> Body
+    for Tasks<'_, F, YIELDS, SWITCHES>
+{
     const YIELDS: bool = YIELDS;
+    const SWITCHES: bool = SWITCHES;
+
+    #[inline(always)]
+    fn resume(&mut self, slot: Option<u32>) {
+        self.resumes = Switch::select(slot);
+    }
+
+    #[inline(always)]
+    fn slot(&self) -> u32 {
+        Switch::slot()
+    }
+
+    #[inline(always)]
+    fn give_back_slot(&self) {
+        Switch::give_back(self.cohort.requeue_list);
+    }
 
     #[inline(always)]
     fn seek(&mut self, index: u32) {
@@ -203,6 +224,11 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
         target::set_block_idx(position(self.cohort, self.index));
         // SAFETY: a queue is alive as long as any of its blocks.
         let mut yields = unsafe { Yields::new(self.cohort, requeueable) }.of_task(self.index);
+        if SWITCHES {
+            // The next task of the chunk, if there is one, starts. So this is in no register while the body runs.
+            let resumes = core::mem::take(&mut self.resumes);
+            yields = yields.switched_by(self.cohort.requeue_list, resumes);
+        }
         (self.task)(&mut yields);
         yields.requeued()
     }
@@ -217,7 +243,7 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool> Body for Tasks<'_, F, YIELDS> {
 pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
     // SAFETY: the caller's promise.
     unsafe {
-        work::<_, false, false>(
+        work::<_, false, false, false>(
             cohort,
             #[inline(always)]
             |_| task(),
@@ -233,7 +259,7 @@ pub unsafe fn preemptible(cohort: &Cohort, mut task: impl FnMut()) {
 #[inline(always)]
 pub unsafe fn preemptible_yielding(cohort: &Cohort, task: impl FnMut(&mut Yields)) {
     // SAFETY: the caller's promise.
-    unsafe { work::<_, true, false>(cohort, task) }
+    unsafe { work::<_, true, false, false>(cohort, task) }
 }
 
 /// Runs the preemptible entry of a kernel with yield points and markers, whose body has no barriers.
@@ -244,34 +270,55 @@ pub unsafe fn preemptible_yielding(cohort: &Cohort, task: impl FnMut(&mut Yields
 #[inline(always)]
 pub unsafe fn preemptible_marking(cohort: &Cohort, task: impl FnMut(&mut Yields)) {
     // SAFETY: the caller's promise.
-    unsafe { work::<_, true, true>(cohort, task) }
+    unsafe { work::<_, true, true, false>(cohort, task) }
+}
+
+/// Runs the preemptible entry of a kernel with a checkpoint, where all threads of a block vote.
+///
+/// # Safety
+///
+/// As [`preemptible`].
+#[inline(always)]
+pub unsafe fn preemptible_switching(cohort: &Cohort, task: impl FnMut(&mut Yields)) {
+    target::declare_checkpoint();
+    // SAFETY: the caller's promise.
+    unsafe { work::<_, true, false, true>(cohort, task) }
 }
 
 /// # Safety
 ///
 /// As [`preemptible`].
 #[inline(always)]
-unsafe fn work<F: FnMut(&mut Yields), const YIELDS: bool, const DECIDES: bool>(
+unsafe fn work<
+    F: FnMut(&mut Yields),
+    const YIELDS: bool,
+    const DECIDES: bool,
+    const SWITCHES: bool,
+>(
     cohort: &Cohort,
     task: F,
 ) {
     let cohort = &enter(cohort);
     let mut block = CudaBlock::new();
-    if YIELDS && block.elected {
+    // Where threads vote at checkpoints alone, none looks at the watch.
+    if YIELDS && !SWITCHES && block.elected {
         // The barrier that `start_block` asks for is that of the first claim.
         yields::start_block();
     }
     if DECIDES && block.elected {
         yields::start_decisions();
     }
-    let mut tasks = tasks::<F, YIELDS>(cohort, task);
+    let mut tasks = tasks::<F, YIELDS, SWITCHES>(cohort, task);
     // SAFETY: the caller's promise.
     unsafe { worker::run(&mut block, cohort, &mut tasks) };
 }
 
 #[inline(always)]
-fn tasks<F, const YIELDS: bool>(cohort: &Cohort, task: F) -> Tasks<'_, F, YIELDS> {
-    Tasks { cohort, index: 0, task }
+fn tasks<F, const YIELDS: bool, const SWITCHES: bool>(
+    cohort: &Cohort,
+    task: F,
+) -> Tasks<'_, F, YIELDS, SWITCHES> {
+    Tasks { cohort, index: 0, resumes: 0, task }
 }
 
 /// Runs a preemptible entry with another loop than the worker's. Yield points do nothing in it.
@@ -286,7 +333,7 @@ pub unsafe fn with_loop<F: FnMut(&mut Yields)>(
     run: impl FnOnce(&mut CudaBlock, &Cohort, &mut Tasks<'_, F, false>),
 ) {
     let cohort = &enter(cohort);
-    run(&mut CudaBlock::new(), cohort, &mut tasks::<F, false>(cohort, task));
+    run(&mut CudaBlock::new(), cohort, &mut tasks::<F, false, false>(cohort, task));
 }
 
 /// The number of threads of a block with these extents, for [`declare_block`]. The host asserts that a block

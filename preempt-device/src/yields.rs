@@ -49,6 +49,9 @@ pub struct Yields {
     /// How the block leaves tasks at checkpoints.
     #[cfg(not(target_arch = "nvptx64"))]
     switch: *const Switch,
+    /// The same.
+    #[cfg(target_arch = "nvptx64")]
+    switch: Switch,
     /// Set in entries that never requeue a task; a constant there, which the compiler sees.
     is_off: bool,
     /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at the
@@ -72,6 +75,8 @@ impl Yields {
         decision: core::ptr::null(),
         #[cfg(not(target_arch = "nvptx64"))]
         switch: core::ptr::null(),
+        #[cfg(target_arch = "nvptx64")]
+        switch: Switch::NONE,
         is_off: true,
         asked: 0,
         is_asked: false,

@@ -412,10 +412,11 @@ mod tests;
 /// that the compiler does not see change, in a `Cell` or behind a pointer, is not saved. The kernel has no yield points. A
 /// block goes on for a round at least before it leaves.
 ///
-/// The device keeps the block-tasks that were left in a *save area*, which has a slot for as many as it has blocks. A block
-/// that finds no slot goes on, and tries again at each round: it leaves once a slot is free, unless its block-task has ended
-/// before. For now, the CPU device alone has a save area. On a GPU a block ends its block-task, and the checkpoint costs
-/// nothing.
+/// The device keeps the block-tasks that were left in the launch's *save area*. A block that finds no slot there goes on, and
+/// tries again at each round: it leaves once a slot is free, unless its block-task has ended before. The CPU device has a slot
+/// for as many block-tasks as it has blocks. On a GPU the area is a part of the memory that the scheduler's builder reserves,
+/// `checkpoint_memory`, and a slot takes a block's threads times the size of `T`, rounded up to 16 bytes, plus 16, and the
+/// block's shared memory. A launch of a kernel whose slot is larger than the area is refused.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()

@@ -227,7 +227,11 @@ fn storms_lose_and_repeat_nothing() {
         let strength = Strength { enough, load, kinds, urgent_priority, seed: 7 };
         let tally = storm::yields(&scheduler, strength, |_| ()).expect("runs");
         assert_eq!((&tally.mistake, tally.lost, tally.repeated), (&None, 0, 0));
-        println!("{} yields, {} resumes in mid-kernel", tally.yields, tally.resumes);
+        println!(
+            "{} yields, {} resumes in mid-kernel, {} switches at checkpoints",
+            tally.yields, tally.resumes, tally.switches
+        );
+        assert!(!kinds.contains(&Kind::Saving) || tally.switches > 0, "no block-task was left");
     };
     storm(Scheduler::builder().policy(StaticPriority::new()), 1);
     if kinds.len() < Kind::ALL.len() {

@@ -19,7 +19,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 55] = [
+const NAMES: [&str; 56] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -67,6 +67,7 @@ const NAMES: [&str; 55] = [
     "spin_yielding",
     "struct_arg",
     "sum",
+    "tables_saving",
     "tiled_mm",
     "vector_add",
     "vector_add_own",
@@ -78,7 +79,7 @@ const NAMES: [&str; 55] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 30] = [
+const BLOCKS: [(&str, u32); 31] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
@@ -89,6 +90,7 @@ const BLOCKS: [(&str, u32); 30] = [
     ("rotate_marking", 256),
     ("rotate_saving", 256),
     ("rotate_yielding", 256),
+    ("tables_saving", 256),
     ("tiled_mm", 256),
     ("vector_add", 256),
     ("warp_sums", 64),
@@ -117,10 +119,19 @@ const YIELDING: &str = "spin_yielding";
 /// The kernel whose yield points are votes of the block.
 const VOTING: &str = "rotate_yielding";
 
-/// Kernels with yield points, and how many they have. Of the last two, block-tasks can be dropped until a thread gets to a
-/// marker.
-const WITH_YIELDS: [(&str, usize); 4] =
-    [(YIELDING, 1), (VOTING, 1), ("spin_marking", 1), ("rotate_marking", 2)];
+/// Kernels with a checkpoint, the first of them with shared memory.
+const SAVING: [&str; 2] = ["rotate_saving", "tables_saving"];
+
+/// Kernels with yield points, and how many they have; a checkpoint is one. Of the last two, block-tasks can be dropped until
+/// a thread gets to a marker.
+const WITH_YIELDS: [(&str, usize); 6] = [
+    (YIELDING, 1),
+    (VOTING, 1),
+    (SAVING[0], 1),
+    (SAVING[1], 1),
+    ("spin_marking", 1),
+    ("rotate_marking", 2),
+];
 
 /// The number of yield points of a kernel.
 fn yield_points(name: &str) -> usize {
@@ -385,8 +396,10 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word. The signal is read at first,
         // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
-        // And at yield points.
-        let expected = 3 + yield_points(name);
+        // And at yield points. Where a save area is, is read where a slot is taken and given back, and where threads go to
+        // it to leave and to go on.
+        let places = if SAVING.contains(&name) { 4 } else { 0 };
+        let expected = 3 + yield_points(name) + places;
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
         let (waits, copies): (Vec<_>, Vec<_>) =
@@ -396,7 +409,14 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         let fences_and_stores = all.iter().map(|(operation, _)| *operation).filter(|operation| {
             operation.starts_with("fence") || operation.starts_with("st.relaxed.sys.global")
         });
-        let all: Vec<_> = fences_and_stores.collect();
+        let mut all: Vec<_> = fences_and_stores.collect();
+        if SAVING.contains(&name) {
+            // A slot is given back behind a fence.
+            let clears = all.iter().position(|found| *found == "st.relaxed.sys.global.b32");
+            let clears = clears.expect("a slot is given back");
+            assert_eq!(all[clears - 1], "fence.acq_rel.gpu");
+            all.remove(clears);
+        }
         let (given_back, end) = all.split_at(all.len() - 4);
         // Acquire the requeued chunks, at first and at the end; release them.
         let fence = "fence.acq_rel.gpu";
@@ -451,6 +471,36 @@ fn a_marker_and_a_drop_change_one_word_by_compare_and_swap() {
     for name in [YIELDING, VOTING] {
         assert!(!entry(name).contains(word) && !entry(name).contains("bar.red.and"));
     }
+}
+
+#[test]
+fn threads_save_behind_the_vote_that_says_so_and_ahead_of_the_barrier_that_ends_the_task() {
+    let name = SAVING[0];
+    let all = instructions(name);
+    let votes: Vec<_> = all
+        .iter()
+        .enumerate()
+        .filter(|(_, found)| found.0 == "bar.red.or.pred" && found.1.contains(", 2, "))
+        .map(|(at, _)| at)
+        .collect();
+    // Two around what goes on, which reads the slot and writes shared memory in between, and that of the loop, which is
+    // there once.
+    let [begin, end, _] = votes[..] else { panic!("{} votes", votes.len()) };
+    let between =
+        |operation: &str| all[begin..end].iter().filter(|(found, _)| *found == operation).count();
+    assert!(between("ld.global.v2.b64") == 1 && between("st.shared.v2.b64") == 1);
+    assert_eq!(between("ld.global.b32"), 3, "the state, the round and the last one");
+    // Shared memory is saved whole words at a time, past no cache that other SMs do not see.
+    assert_eq!(count(name, "ld.shared.v2.b64"), 1);
+    assert_eq!(count(name, "st.global.v2.b64"), 1);
+    assert_eq!(count(name, ".nc."), 0);
+    let saved = all.iter().position(|(found, _)| *found == "st.global.v2.b64").expect("above");
+    let behind = |start: &str| {
+        let found = all[saved..].iter().position(|(found, _)| found.starts_with(start));
+        saved + found.unwrap_or_else(|| panic!("{start} behind the save"))
+    };
+    assert!(behind("bar.red.or.pred") < behind("fence.acq_rel.gpu"));
+    assert!(behind("fence.acq_rel.gpu") < behind("atom.relaxed.sys.global.cas.b64"));
 }
 
 #[test]

@@ -162,6 +162,14 @@ pub(crate) fn declare_block<const THREADS: u32>() {
     }
 }
 
+/// Records in the PTX that an entry has a checkpoint, so that the device reserves memory for what blocks leave there. It is
+/// a comment, which the loader of the PTX looks for.
+#[inline(always)]
+pub(crate) fn declare_checkpoint() {
+    // SAFETY: a comment. Not `pure`, so that the compiler keeps it.
+    unsafe { asm!("// preempt.checkpoint", options(nomem, nostack, preserves_flags)) }
+}
+
 /// Sets the block index of the task.
 #[inline(always)]
 pub(crate) fn set_block_idx(block: [u32; 3]) {

@@ -19,8 +19,6 @@ mod model;
 #[cfg(test)]
 mod one_thread;
 mod requeue;
-// On a GPU, blocks end their tasks.
-#[cfg(not(target_arch = "nvptx64"))]
 pub(crate) mod save;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -103,15 +101,17 @@ pub trait Body {
     /// the block. Such a body has yield points in the sense of [`YIELDS`](Body::YIELDS).
     const SWITCHES: bool = false;
 
-    /// Sets the slot of the selected task, which is saved there, or none.
+    /// Sets the slot of the task that is selected next, which is saved there, or none. Every thread calls this.
     fn resume(&mut self, _slot: Option<u32>) {}
 
-    /// The slot that the selected task was saved in when the threads requeued it.
+    /// The slot that the selected task was saved in when the threads requeued it. Every thread calls this, behind a
+    /// barrier of the whole block.
     fn slot(&self) -> u32 {
         0
     }
 
-    /// Gives back the slot that the selected task had when it began, because it has ended. The elected thread calls this.
+    /// Gives back the slot that the selected task had when it began, because it has ended. Every thread calls this, behind
+    /// a barrier of the whole block; one of them gives the slot back.
     fn give_back_slot(&self) {}
 }
 
@@ -165,7 +165,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         // The test is in the middle so that the first round is like every other one. With a test at the top,
         // the compiler would peel off the first round and duplicate the kernel's body.
         chunk = loop {
-            let requeued = body.run(requeues < MAX_REQUEUES);
+            // A task that was saved goes on, and is not repeated, so it may be left as often as the block has to leave.
+            let requeued = body.run(T::SWITCHES || requeues < MAX_REQUEUES);
             let is_last = left == 1;
             let (then, requeued) = if is_last {
                 let ready = |block: &B| ready(block, cohort, ahead);
@@ -190,7 +191,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 break Chunk::NONE;
             }
             if T::SWITCHES {
-                block.lead(|_| body.give_back_slot());
+                body.give_back_slot();
             }
             if T::YIELDS && requeued {
                 let rest = Chunk { start: body.index(), len: left, requeues };

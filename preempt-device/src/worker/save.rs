@@ -16,13 +16,19 @@ use crate::atomic_shim::{AtomicU32, Ordering::Relaxed, fence_acquire, fence_rele
 /// this; the others may write to the slot after a barrier.
 #[inline(always)]
 pub(crate) fn take(used: &[AtomicU32], first: u32) -> Option<u32> {
-    let slots = used.len();
+    let slots = used.len() as u32;
+    let first = first.checked_rem(slots)?;
     for number in 0..slots {
-        let slot = (first as usize + number) % slots;
-        if used[slot].load(Relaxed) == 0 && used[slot].swap(1, Relaxed) == 0 {
-            // Acquire: what the last block read from the slot comes before what this one writes.
+        let slot = first + number;
+        let slot = if slot < slots { slot } else { slot - slots };
+        // In bounds, as a function without panics for the GPU.
+        let word = used.get(slot as usize)?;
+        // Relaxed: the exchange alone decides whose the slot is; a load before it spares words that others have.
+        if word.load(Relaxed) == 0 && word.swap(1, Relaxed) == 0 {
+            // Acquire: what the last block read from the slot comes before what this one writes. On a GPU, this thread
+            // alone has the fence, and the other threads of its block write behind a barrier with it.
             fence_acquire();
-            return Some(slot as u32);
+            return Some(slot);
         }
     }
     None
@@ -31,7 +37,8 @@ pub(crate) fn take(used: &[AtomicU32], first: u32) -> Option<u32> {
 /// Gives a slot back. One thread of the block calls this, after a barrier behind which no thread reads the slot.
 #[inline(always)]
 pub(crate) fn give_back(used: &[AtomicU32], slot: u32) {
-    // Release: pairs with the fence in `take`.
+    let Some(word) = used.get(slot as usize) else { return };
+    // Release: pairs with the fence in `take`. The barrier before puts what other threads read from the slot ahead of it.
     fence_release();
-    used[slot as usize].store(0, Relaxed);
+    word.store(0, Relaxed);
 }

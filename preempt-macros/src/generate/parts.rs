@@ -293,18 +293,12 @@ pub fn entry_calls(
     // closure that calls it, however long it is.
     let arguments: Vec<_> = slice_arguments(memory).chain(arguments.iter().cloned()).collect();
     let entry = match yields {
-        // On a GPU, blocks leave between block-tasks.
-        Yields::Nowhere | Yields::AtCheckpoint => quote!(preemptible),
+        Yields::Nowhere => quote!(preemptible),
+        Yields::AtCheckpoint => quote!(preemptible_switching),
         Yields::Anywhere => quote!(preemptible_yielding),
         Yields::UntilMarked => quote!(preemptible_marking),
     };
-    if yields == Yields::AtCheckpoint {
-        let call = quote! {
-            #[inline(always)]
-            || unsafe { __preempt_body(&mut { #krate::yields::Yields::OFF }, #(#arguments),*) }
-        };
-        (call, entry, quote!(plain))
-    } else if yields.somewhere() {
+    if yields.somewhere() {
         let yields = yields_variable();
         let call = quote! {
             #[inline(always)]

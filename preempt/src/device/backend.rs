@@ -24,8 +24,9 @@ use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueCount};
 /// A kind of device. Any thread may call any method; calls for one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
     /// Makes the device ready for a scheduler, whose signals take this path. Kernels are known afterwards, and the
-    /// queues hold no word of the previous scheduler. Nothing is in flight. May block.
-    fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error>;
+    /// queues hold no word of the previous scheduler. Reserves so many bytes for block-tasks that blocks leave at
+    /// checkpoints, if a kernel has one and the device keeps them in its memory. Nothing is in flight. May block.
+    fn load(&self, code: &[DeviceCode], path: SignalPath, save_bytes: usize) -> Result<(), Error>;
 
     /// Blocks of a kernel that one SM holds in a launch of `tasks` block-tasks, if each takes `shared` bytes of shared
     /// memory. 0 if a block cannot have so much.
@@ -283,8 +284,6 @@ pub(crate) struct Capabilities {
     pub clock: u32,
     /// Whether the host must poll to see what happens on the device.
     pub is_polled: bool,
-    /// Whether blocks can leave block-tasks at checkpoints, for others to go on with.
-    pub saves: bool,
     /// What the device and its host take, as far as it was measured.
     pub costs: Costs,
 }

@@ -116,6 +116,22 @@ pub enum ConfigurationError {
         /// What a block can have.
         limit: u32,
     },
+    /// A kernel with a checkpoint whose block-tasks do not fit where blocks leave them.
+    #[error(
+        "kernel `{kernel}` has {bytes} bytes in each block-task to save at its checkpoint, states of threads and shared \
+         memory, and a launch has room for {limit}; give the scheduler more by `.checkpoint_memory({needed})`, in MiB, \
+         or turn checkpoints off by `.checkpoint_memory(0)`"
+    )]
+    CheckpointMemory {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// Bytes of a block-task.
+        bytes: u64,
+        /// Bytes that a launch has for its block-tasks.
+        limit: u64,
+        /// MiB with which one block-task of the kernel fits.
+        needed: u64,
+    },
     /// A slice in shared memory with a negative length, or with more elements than can be counted.
     #[error(
         "kernel `{kernel}`: the length of a `shared_slice!` is negative or overflows; it is computed from the \

@@ -115,6 +115,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const ARMED_FOR: Duration = Duration::from_millis(1);
 const LONGEST_ARMED: Duration = Duration::from_millis(100);
 
+/// MiB for block-tasks that blocks leave at checkpoints. An eighth holds what all blocks of an H200 save whose 1024 threads
+/// have states of 48 bytes and 48 KiB of shared memory, two blocks on an SM.
+const CHECKPOINT_MEMORY: u32 = 256;
+
 impl Scheduler {
     /// A builder, for a scheduler with settings of your choice.
     pub fn builder() -> SchedulerBuilder {
@@ -131,6 +135,7 @@ impl Scheduler {
                 armed_for: ARMED_FOR,
                 costs: None,
                 signal_path: SignalPath::default(),
+                checkpoint_memory: CHECKPOINT_MEMORY,
                 recording: false,
                 patience: Patience { timeout: Duration::ZERO, most: MAX_WAITING },
                 trace: None,
@@ -420,6 +425,28 @@ impl SchedulerBuilder {
     /// The path of signals that take SMs from running kernels; by default, stream writes.
     pub fn signal_path(mut self, path: SignalPath) -> SchedulerBuilder {
         self.settings.signal_path = path;
+        self
+    }
+
+    /// Mebibytes of the GPU's memory for block-tasks that blocks leave at checkpoints, 256 by default;
+    /// with 0, such kernels run to their end once they have started.
+    ///
+    /// The memory is reserved when the scheduler is built, and only if one of its [kernels](SchedulerBuilder::kernels) has
+    /// a checkpoint. It has eight equal parts. A launch has one, from its start to its end, and a ninth such launch at the
+    /// same time has none: its block-tasks run to their end, as do those that find the launch's part full. A block-task
+    /// takes the threads of its block times the size of a thread's state, rounded up to 16 bytes, plus 16, and the block's
+    /// shared memory. A launch whose block-tasks are larger than a part is refused with
+    /// [`ConfigurationError::CheckpointMemory`](crate::error::ConfigurationError::CheckpointMemory).
+    ///
+    /// The CPU device takes the host's memory as it needs it, whatever is set here. 32760 MiB are the most that are used.
+    ///
+    /// ```
+    /// let scheduler = preempt::Scheduler::builder().checkpoint_memory(64).build()?;
+    /// # let _ = scheduler;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn checkpoint_memory(mut self, mebibytes: u32) -> SchedulerBuilder {
+        self.settings.checkpoint_memory = mebibytes;
         self
     }
 

@@ -101,16 +101,22 @@ pub fn rotate_marking(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
 }
 
 /// [`rotate_yielding`] with a checkpoint in each round. Each thread adds 1 to its element of `rounds_done` in each round, and
-/// thread 0 of the block adds 1 to `ends[task]` at the end.
-#[preemptible(block = 256)]
+/// thread 0 of the block adds 1 to `starts[task]` each time that a block begins the block-task or goes on with it, and 1 to
+/// `ends[task]` at the end.
+#[preemptible(block = 256, idempotent)]
 pub fn rotate_saving(
     ends: SliceMut<u32>,
+    starts: SliceMut<u32>,
     rounds: u32,
     out: SliceMut<u32>,
     rounds_done: SliceMut<u32>,
 ) {
     let values = shared_array![u32; 256];
     let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+    // Of the starts alone there may be more than one.
+    if t == 0 {
+        add(starts, thread::block_idx_x(), 1);
+    }
     // SAFETY: 256 threads, and barriers lie between the writes and the reads of others.
     unsafe { values.add(t).write(i as u32) };
     thread::sync_threads();
@@ -129,4 +135,20 @@ pub fn rotate_saving(
     if t == 0 {
         add(ends, thread::block_idx_x(), 1);
     }
+}
+
+/// Has a table for each thread as the state of its checkpoint, and writes a number made of it at the end.
+#[preemptible(block = 256)]
+pub fn tables_saving(rounds: u32, x: &[u32], out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    checkpoint!(table: [u32; 112] = [0; 112] => for round in 0..rounds {
+        let at = (x[i] + round) as usize % 112;
+        table[at] = table[at].wrapping_mul(31).wrapping_add(round);
+    });
+    let mut sum = 0_u32;
+    for value in table {
+        sum = sum.wrapping_mul(31).wrapping_add(value);
+    }
+    // SAFETY: each thread writes its own element.
+    unsafe { out.write(i, sum) };
 }

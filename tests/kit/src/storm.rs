@@ -93,6 +93,8 @@ pub struct Tally {
     pub repeated: u64,
     /// Times that a block-task was requeued at a yield point. It started once more for each.
     pub requeued: u64,
+    /// Times that a block went on with a block-task that another one had left at a checkpoint.
+    pub switches: u64,
     /// The first mistake.
     pub mistake: Option<String>,
 }
@@ -122,6 +124,16 @@ impl Tally {
             self.requeued += u64::from(starts.saturating_sub(1));
             if !(1..=3).contains(&starts) {
                 self.wrong(format!("{what}: block-task {task} was started {starts} times"));
+            }
+        }
+    }
+
+    /// Counts the starts of each block-task of a kernel with a checkpoint: one, and one more for each time that it was left.
+    fn switches(&mut self, what: &str, starts: &[u32]) {
+        for (task, &starts) in starts.iter().enumerate() {
+            self.switches += u64::from(starts.saturating_sub(1));
+            if starts == 0 {
+                self.wrong(format!("{what}: block-task {task} was not started"));
             }
         }
     }
@@ -311,6 +323,7 @@ impl Prepared {
                     vec![first_count(tasks), (0..tasks * threads).map(end).collect()];
                 if kind == Kind::Saving {
                     expected.push(vec![rounds; (tasks * threads) as usize]);
+                    expected.push(Vec::new());
                 }
                 expected
             }
@@ -366,8 +379,8 @@ impl Prepared {
                 kernels::rotate_marking(counts, yielding_rounds(self.load), writes).grid(tasks)
             }
             Kind::Saving => {
-                kernels::rotate_saving(counts, yielding_rounds(self.load), writes, next())
-                    .grid(tasks)
+                let (rounds, done, starts) = (yielding_rounds(self.load), next(), next());
+                kernels::rotate_saving(counts, starts, rounds, writes, done).grid(tasks)
             }
             Kind::Marking => kernels::spin_marking(counts, yielding_rounds(self.load), writes)
                 .grid(tasks)
@@ -437,6 +450,7 @@ impl Victim {
             match number {
                 0 if self.kind.counts_starts() => tally.starts(&what, &found),
                 0 => tally.count(&what, &found, expected),
+                3 if self.kind == Kind::Saving => tally.switches(&what, &found),
                 _ => tally.compare(&what, &found, expected),
             }
         }

@@ -27,6 +27,7 @@ use preempt::{Device, Error, conformance, faults};
 use preempt_test_kit::Random;
 
 mod armed;
+mod checkpoints;
 mod fake;
 mod panics;
 mod peers;
@@ -44,7 +45,7 @@ const CASES: &str = "PREEMPT_FAULTS_CASES";
 const FAKE: &str = "fake";
 const GPU: &str = "gpu";
 
-const WORKLOADS: [&str; 5] = ["storm", "large", "schedulers", "programs", "armed"];
+const WORKLOADS: [&str; 6] = ["storm", "large", "schedulers", "programs", "armed", "checkpoints"];
 
 /// Calls of the search for the driver, which happens once in a process, with a lasting result.
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
@@ -197,6 +198,12 @@ fn run(case: &Case) -> Found {
                 let is_clean = case.nth == 0;
                 found.expect(began_armed || !is_clean, || "none began behind its gate".into());
             }
+            "checkpoints" => {
+                let were_left = checkpoints::run(&device, &mut found);
+                let is_clean = case.nth == 0;
+                found.expect(were_left || !is_clean, || "no block-task was left".into());
+            }
+            "large-states" => checkpoints::refused(&device, &mut found),
             "signal-paths" => signal_paths::starts(&device, &mut found),
             "full-device" => signal_paths::beside_a_full_device(&device, &mut found),
             "proxies" => signal_paths::one_after_the_other(&device, &mut found),
@@ -609,6 +616,21 @@ fn ranges_of_lent_memory_are_told_apart() {
     let outcomes = start(FAKE, &[Case::clean("lent")]);
     let all_right = outcomes.iter().all(Outcome::is_right);
     assert!(outcomes.len() == 1 && all_right, "{outcomes:#?}");
+}
+
+/// Block-tasks are left in the device's memory, and those that do not fit there are refused.
+#[test]
+fn block_tasks_are_left_where_there_is_memory() {
+    let cases = ["checkpoints", "large-states"].map(Case::clean);
+    let mut drivers = vec![FAKE];
+    if Device::cuda(0).is_ok() {
+        drivers.push(GPU);
+    }
+    for driver in drivers {
+        let outcomes = start(driver, &cases);
+        let all_right = outcomes.iter().all(Outcome::is_right);
+        assert!(outcomes.len() == 2 && all_right, "{driver}: {outcomes:#?}");
+    }
 }
 
 /// The checks that every back end has to pass.

@@ -115,7 +115,7 @@ struct Launch {
 impl<'a> Rig<'a> {
     fn new(device: &'a Device, kernels: &'a Kernels, ran: Option<Ran<'a>>, ops: &Ops) -> Rig<'a> {
         let code: Vec<_> = kernels.modules.iter().copied().map(DeviceCode::Embedded).collect();
-        device.inner.backend.load(&code, SignalPath::default()).expect("loaded");
+        device.inner.backend.load(&code, SignalPath::default(), 1 << 23).expect("loaded");
         let queues = device.inner.capabilities.queues;
         Rig {
             device,

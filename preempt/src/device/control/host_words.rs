@@ -113,7 +113,7 @@ impl ControlSource for HostWords {
         Ok(memory)
     }
 
-    fn take_requeue_list(&self) -> Result<LentList, Error> {
+    fn take_requeue_list(&self, _saves: bool) -> Result<LentList, Error> {
         let empty = lock(&self.requeue_lists).pop();
         Ok(LentList(Arc::into_raw(empty.unwrap_or_else(empty_list))))
     }

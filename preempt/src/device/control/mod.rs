@@ -36,8 +36,9 @@ pub(crate) trait ControlSource {
     /// A zeroed control block and its posts; they stay until the device is loaded for its next scheduler.
     fn new_control(&self) -> Result<ControlMemory, Error>;
 
-    /// An empty requeue list. Waits for no kernel that runs.
-    fn take_requeue_list(&self) -> Result<LentList, Error>;
+    /// An empty requeue list; if the launch `saves` block-tasks at checkpoints, one with a place for these, if there is one
+    /// left. Waits for no kernel that runs.
+    fn take_requeue_list(&self, saves: bool) -> Result<LentList, Error>;
 
     /// Takes a list back that no cohort uses any more, perhaps with chunks on it.
     fn give_back_requeue_list(&self, list: LentList, is_empty: bool);
@@ -359,7 +360,8 @@ impl Session {
         control: *const ControlBlock,
         post: *const Post,
     ) -> Result<Cohort, Error> {
-        let requeue_list = self.requeue_list(order.op)?;
+        let saves = launch.kernel.state_bytes > 0;
+        let requeue_list = self.requeue_list(order.op, saves)?;
         let (after, after_word) = match order.after {
             None => (ptr::null(), 0),
             Some(After { control, slot, left }) => {
@@ -424,11 +426,11 @@ impl Session {
     }
 
     /// The list for a launch's requeued chunks, from its first cohort on.
-    fn requeue_list(&mut self, op: OpKey) -> Result<*const RequeueList, Error> {
+    fn requeue_list(&mut self, op: OpKey, saves: bool) -> Result<*const RequeueList, Error> {
         if let Some(LentList(list)) = self.requeue_lists.get(op) {
             return Ok(*list);
         }
-        let list = self.device.backend.control().take_requeue_list()?;
+        let list = self.device.backend.control().take_requeue_list(saves)?;
         let address = list.0;
         self.requeue_lists.insert(op, list);
         Ok(address)

@@ -48,7 +48,6 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     queues: QueueCount { normal: 16, urgent: 3, levels: 5, chains: 4 },
     clock: 1_000_000,
     is_polled: false,
-    saves: true,
     costs: Costs::h200(),
 };
 
@@ -176,7 +175,7 @@ impl Shared {
 }
 
 impl Backend for CpuDevice {
-    fn load(&self, _code: &[DeviceCode], _path: SignalPath) -> Result<(), Error> {
+    fn load(&self, _: &[DeviceCode], _: SignalPath, _: usize) -> Result<(), Error> {
         // The kernels' CPU entries come with the calls.
         self.await_blocks();
         self.shared.words.free_controls();
@@ -327,7 +326,7 @@ mod tests {
         let device =
             CpuDevice::new(device.properties(), (None, true), Arc::default()).expect("a device");
         device.signal(3, Signal::new(7, SmRange::EMPTY));
-        device.load(&[], SignalPath::default()).expect("loaded");
+        device.load(&[], SignalPath::default(), 0).expect("loaded");
         let word = device.shared.words.queue(3).signal.load(Ordering::Relaxed);
         assert!(Signal::new(1, SmRange::ALL).is_newer(Signal::from_bits(word)));
     }

@@ -109,8 +109,7 @@ impl Model {
         });
         let is_polled = settings.is_polled;
         let costs = Costs::h200();
-        let capabilities =
-            Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, saves: true, costs };
+        let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, costs };
         let backend = Arc::new(model.clone());
         (Device::new(backend, properties, capabilities, model.news.clone()), model)
     }
@@ -272,7 +271,7 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
 }
 
 impl Backend for Arc<Model> {
-    fn load(&self, _code: &[DeviceCode], _path: SignalPath) -> Result<(), Error> {
+    fn load(&self, _: &[DeviceCode], _: SignalPath, _: usize) -> Result<(), Error> {
         // Control blocks stay, because blocks of a lost device may still read theirs.
         self.words.forget_signals();
         Ok(())

@@ -23,14 +23,15 @@ use crate::module::DeviceCode;
 use crate::vocabulary::OpKey;
 
 impl Backend for CudaDevice {
-    fn load(&self, code: &[DeviceCode], path: SignalPath) -> Result<(), Error> {
+    fn load(&self, code: &[DeviceCode], path: SignalPath, save_bytes: usize) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         // The previous scheduler is gone, and the next one counts epochs and tickets from the start. The proxy comes
         // first, because the driver waits for running kernels before it loads a module.
         self.proxy.reset()?;
         self.meet(&lock(&DEVICES));
-        self.kernels.load(code)?;
+        let saves = self.kernels.load(code)?;
+        self.requeue_lists.reserve(if saves { save_bytes } else { 0 })?;
         self.shared.watch.clear();
         let zeroing = self.pool.line().stream().raw();
         self.queues.reset(zeroing)?;
@@ -50,6 +51,9 @@ impl Backend for CudaDevice {
         self.context().alive()?;
         let Launchable { blocks_per_sm, beside_proxy, .. } =
             self.kernels.get(kernel, block, shared)?;
+        if kernel.state_bytes > 0 && blocks_per_sm > 0 {
+            self.requeue_lists.check(kernel, block, shared)?;
+        }
         let leaves_place = match self.proxy.path() {
             SignalPath::StreamWrite if !self.gates.are_expected() => false,
             SignalPath::StreamWrite | SignalPath::Auto => {
@@ -252,8 +256,8 @@ impl ControlSource for CudaDevice {
         self.control_blocks.take(|| self.end_proxy())
     }
 
-    fn take_requeue_list(&self) -> Result<LentList, Error> {
-        self.requeue_lists.take()
+    fn take_requeue_list(&self, saves: bool) -> Result<LentList, Error> {
+        self.requeue_lists.take(saves)
     }
 
     fn give_back_requeue_list(&self, list: LentList, is_empty: bool) {

@@ -34,6 +34,9 @@ const SHARED_PER_BLOCK: u32 = 1 << 10;
 const CARVEOUT_DEFAULT: i32 = -1;
 const CARVEOUT_MAX_SHARED: i32 = 100;
 
+/// What the preemptible entry of a kernel with a checkpoint has in the PTX (`preempt_device::target`).
+const CHECKPOINT: &str = "// preempt.checkpoint";
+
 // What to do about a kernel without device code.
 const NO_MODULE: &str = "call `.kernels(include_kernels!(..))` with its crate on the scheduler's builder; kernels for a \
     GPU live in a crate of their own that a build script compiles";
@@ -177,8 +180,8 @@ impl Kernels {
     }
 
     /// Loads modules that are not loaded yet, and makes their kernels, and no others, launchable. The context is
-    /// entered, and nothing of ours runs.
-    pub fn load(&self, code: &[DeviceCode]) -> Result<(), Error> {
+    /// entered, and nothing of ours runs. Returns whether one of the kernels has a checkpoint.
+    pub fn load(&self, code: &[DeviceCode]) -> Result<bool, Error> {
         let mut loaded = lock(&self.loaded);
         let mut current = Vec::with_capacity(code.len());
         for code in code {
@@ -195,7 +198,12 @@ impl Kernels {
         }
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).clear();
-        Ok(())
+        Ok(code.iter().any(|code| match code {
+            DeviceCode::Embedded(module) => {
+                module.ptx().is_some_and(|ptx| ptx.contains(CHECKPOINT))
+            }
+            DeviceCode::Loaded(module) => module.ptx.contains(CHECKPOINT),
+        }))
     }
 
     /// A module that is or was loaded here.

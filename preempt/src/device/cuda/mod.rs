@@ -12,6 +12,7 @@
 //! | `foreign` | memory that other libraries have allocated |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
+//! | `save_areas` | memory for block-tasks that blocks leave at checkpoints |
 //! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `panics` | where a thread was whose panic ended the context |
@@ -69,6 +70,7 @@ mod registers;
 mod requeue_lists;
 mod requirements;
 mod ring;
+mod save_areas;
 mod staged;
 mod streams;
 mod transfer;
@@ -197,8 +199,7 @@ impl CudaDevice {
         probe(&context, &properties, &queues, &pool, &lines)?;
         let costs = costs::measure(&context, &properties, &queues)?;
         let clock = properties.clock_khz;
-        let capabilities =
-            Capabilities { queues: QUEUES, clock, is_polled: true, saves: false, costs };
+        let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true, costs };
         let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());
         // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
         if let (Err(error), false) = (&graphs, context.is_freeable()) {

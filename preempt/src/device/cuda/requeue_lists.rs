@@ -1,14 +1,18 @@
-//! Lists for requeued chunks: a list that comes back with chunks on it is zeroed while others are in use.
+//! Lists for requeued chunks: a list that comes back with chunks on it is zeroed while others are in use. Some have a place
+//! for block-tasks that blocks leave at checkpoints.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use preempt_device::abi::RequeueList;
+use preempt_device::abi::{RequeueList, SAVE_WORDS};
+use preempt_device::host::{Dim3, Kernel};
 
 use super::context::Context;
 use super::lock;
 use super::memory::{Pool, Zeroing};
+use super::save_areas::SaveAreas;
 use super::streams::TrackedStream;
 use crate::device::control::LentList;
 use crate::error::{Error, MemoryError};
@@ -32,6 +36,8 @@ pub(super) struct RequeueLists {
 #[derive(Debug, Default)]
 struct Lists {
     empty: Vec<u64>,
+    /// Other lists, for launches of kernels with a checkpoint.
+    saving: SaveAreas,
     /// Lists that are being zeroed, each with the number of that work.
     zeroing: VecDeque<(u64, u64)>,
     /// Address and bytes of each allocation.
@@ -39,6 +45,13 @@ struct Lists {
 }
 
 impl Lists {
+    fn put_empty(&mut self, list: u64) {
+        match self.saving.has(list) {
+            true => self.saving.put_empty(list),
+            false => self.empty.push(list),
+        }
+    }
+
     fn add(&mut self, pool: &Pool, count: usize) -> Result<(), Error> {
         // Without a kernel, because all SMs may be held.
         let address = pool.allocate(count * BYTES, Zeroing::ByCopies)?;
@@ -64,14 +77,38 @@ impl RequeueLists {
         })
     }
 
-    pub fn take(&self) -> Result<LentList, Error> {
+    /// Makes `bytes` the size of all places for saved block-tasks together. The context is entered, and no launch is on the
+    /// device.
+    pub fn reserve(&self, bytes: usize) -> Result<(), Error> {
         let mut lists = lock(&self.lists);
+        if let Some(&(last, _)) = lists.zeroing.back() {
+            self.line.wait(last)?;
+        }
+        self.find_zeroed(&mut lists);
+        lists.saving.reserve(&self.pool, bytes)
+    }
+
+    /// Refuses a kernel whose block-tasks fit in no place.
+    pub fn check(&self, kernel: &Kernel, block: Dim3, shared: u32) -> Result<(), Error> {
+        lock(&self.lists).saving.check(kernel, block, shared)
+    }
+
+    fn find_zeroed(&self, lists: &mut Lists) {
         let done = self.line.done();
         while let Some(&(number, list)) = lists.zeroing.front()
             && number <= done
         {
             lists.zeroing.pop_front();
-            lists.empty.push(list);
+            lists.put_empty(list);
+        }
+    }
+
+    /// An empty list, with a place for saved block-tasks if the launch `saves` some and there is one left.
+    pub fn take(&self, saves: bool) -> Result<LentList, Error> {
+        let mut lists = lock(&self.lists);
+        self.find_zeroed(&mut lists);
+        if saves && let Some(list) = lists.saving.empty.pop() {
+            return Ok(LentList(ptr::with_exposed_provenance(list as usize)));
         }
         if lists.empty.is_empty() {
             lists.add(&self.pool, MORE)?;
@@ -85,14 +122,23 @@ impl RequeueLists {
     pub fn give_back(&self, LentList(list): LentList, is_empty: bool) -> Result<(), Error> {
         let address = list.expose_provenance() as u64;
         if is_empty {
-            lock(&self.lists).empty.push(address);
+            lock(&self.lists).put_empty(address);
             return Ok(());
         }
         let _entered = self.context.enter()?;
         let mut lists = lock(&self.lists);
-        // SAFETY: the list was allocated, and no cohort uses it any more.
-        let number =
-            self.line.issue(|stream| unsafe { self.pool.copy_zeros(address, BYTES, stream) })?;
+        let words = lists.saving.words_of(address);
+        // SAFETY: the list and its words were allocated, and no cohort uses them any more.
+        let number = self.line.issue(|stream| unsafe {
+            match words {
+                None => self.pool.copy_zeros(address, BYTES, stream),
+                // What says where the place is stays. Slots of block-tasks that are on the list are free again.
+                Some(words) => {
+                    self.pool.copy_zeros(words, SAVE_WORDS, stream)?;
+                    self.pool.copy_zeros(address, offset_of!(RequeueList, save), stream)
+                }
+            }
+        })?;
         lists.zeroing.push_back((number, address));
         Ok(())
     }
@@ -100,9 +146,12 @@ impl RequeueLists {
 
 impl Drop for RequeueLists {
     fn drop(&mut self) {
-        for (address, bytes) in &lock(&self.lists).memory {
+        let mut lists = lock(&self.lists);
+        for (address, bytes) in &lists.memory {
             // SAFETY: allocated with this size, and the device with all its users is gone.
             unsafe { self.pool.free(*address, *bytes) }
         }
+        // SAFETY: as above.
+        unsafe { lists.saving.free(&self.pool) }
     }
 }

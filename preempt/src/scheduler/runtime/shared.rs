@@ -110,6 +110,8 @@ pub(in crate::scheduler) struct Settings {
     pub costs: Option<Costs>,
     /// How signals reach the device.
     pub signal_path: SignalPath,
+    /// Mebibytes for block-tasks that blocks leave at checkpoints.
+    pub checkpoint_memory: u32,
     /// Whether everything is recorded.
     pub recording: bool,
     /// Patience of requests for memory that do not choose it.
@@ -144,7 +146,8 @@ impl Shared {
         settings: Settings,
     ) -> Result<Arc<Shared>, Error> {
         let Settings { wait_spin, poller_spin, preemption, signal_path, patience, .. } = settings;
-        device.inner.backend.load(code, signal_path)?;
+        let save_bytes = (settings.checkpoint_memory as usize).saturating_mul(1 << 20);
+        device.inner.backend.load(code, signal_path, save_bytes)?;
         let (in_flight, priorities) = (Arc::<InFlight>::default(), Arc::<Priorities>::default());
         let shared = Arc::new(Shared {
             combiner: Combiner::new(Core::new(

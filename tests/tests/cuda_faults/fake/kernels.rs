@@ -9,6 +9,7 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 use preempt_device::worker::{self, BlockNotes, Chunk};
 
 use super::panics::failed;
+use super::saves::{SavedTasks, Saves};
 
 pub const SMS: u32 = 4;
 /// Blocks that an SM holds.
@@ -19,17 +20,17 @@ const ROUNDS: usize = 50_000;
 
 /// A slice argument of a kernel.
 #[derive(Clone, Copy)]
-struct Slice {
+pub struct Slice {
     start: usize,
     len: usize,
 }
 
 impl Slice {
-    fn range(self) -> Range<usize> {
+    pub fn range(self) -> Range<usize> {
         self.start..self.start + 4 * self.len
     }
 
-    fn at(self, index: usize) -> &'static AtomicU32 {
+    pub fn at(self, index: usize) -> &'static AtomicU32 {
         assert!(index < self.len, "{index} of {}", self.len);
         // SAFETY: the driver has checked the slice, which the launch keeps.
         unsafe { &*((self.start + 4 * index) as *const AtomicU32) }
@@ -41,6 +42,7 @@ impl Slice {
 pub enum FakeKernel {
     Count { nanoseconds: u64, counts: [usize; 2], writes: [usize; 2] },
     Spin { starts: [usize; 2], rounds: usize, out: [usize; 2] },
+    Saves(Saves),
 }
 
 impl FakeKernel {
@@ -61,23 +63,33 @@ impl FakeKernel {
                 rounds: parameter(2, false),
                 out: slice(3),
             }),
+            "rotate_saving" => {
+                let slice = |at| Slice { start: parameter(at, true), len: parameter(at + 1, true) };
+                let rounds = parameter(4, false) as u32;
+                let (ends, starts, out, done) = (slice(0), slice(2), slice(5), slice(7));
+                Some(FakeKernel::Saves(Saves { ends, starts, rounds, out, done }))
+            }
             _ => None,
         }
     }
 
-    fn slices(&self) -> [Slice; 2] {
-        let (FakeKernel::Count { counts: a, writes: b, .. }
-        | FakeKernel::Spin { starts: a, out: b, .. }) = self;
-        [a, b].map(|&[start, len]| Slice { start, len })
-    }
-
-    pub fn ranges(&self) -> [Range<usize>; 2] {
-        self.slices().map(Slice::range)
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let (a, b) = match self {
+            FakeKernel::Count { counts, writes, .. } => (counts, writes),
+            FakeKernel::Spin { starts, out, .. } => (starts, out),
+            FakeKernel::Saves(saves) => return saves.slices().map(Slice::range).to_vec(),
+        };
+        [a, b].map(|&[start, len]| Slice { start, len }.range()).to_vec()
     }
 
     /// Runs a block-task; returns whether it was requeued at a yield point, where `is_sent_away`.
     fn task(&self, task: u32, threads: u32, is_sent_away: impl Fn() -> bool) -> bool {
-        let [first, second] = self.slices();
+        let (a, b) = match *self {
+            FakeKernel::Count { counts, writes, .. } => (counts, writes),
+            FakeKernel::Spin { starts, out, .. } => (starts, out),
+            FakeKernel::Saves(saves) => return saves.task(task, threads, 0, || false).is_some(),
+        };
+        let [first, second] = [a, b].map(|[start, len]| Slice { start, len });
         first.at(task as usize).fetch_add(1, Ordering::Relaxed);
         let numbers = task * threads..(task + 1) * threads;
         match *self {
@@ -87,6 +99,7 @@ impl FakeKernel {
                 }
                 numbers.for_each(|x| _ = second.at(x as usize).fetch_add(1, Ordering::Relaxed));
             }
+            FakeKernel::Saves(_) => {}
             FakeKernel::Spin { rounds, .. } => {
                 for _ in (0..rounds).step_by(ROUNDS) {
                     if is_sent_away() {
@@ -125,6 +138,21 @@ impl FakeKernel {
             // SAFETY: the device layer keeps what a cohort points to, and each block runs once.
             unsafe {
                 match self {
+                    FakeKernel::Saves(saves) => {
+                        let mut tasks = SavedTasks {
+                            saves: *saves,
+                            cohort,
+                            threads,
+                            sm,
+                            index: 0,
+                            slot: None,
+                            resumes: false,
+                        };
+                        if number == 0 {
+                            tasks.check_free();
+                        }
+                        worker::run(&mut block, cohort, &mut tasks)
+                    }
                     FakeKernel::Count { .. } => {
                         worker::run(&mut block, cohort, &mut OfKernel::<false>(tasks))
                     }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const FREED: u8 = 0xDD;
 /// The contents of memory that was just allocated.
 const FRESH: u8 = 0xA5;
+/// Of an allocation, as by CUDA.
+const ALIGNMENT: usize = 512;
 /// Bytes at both ends of larger allocations that are filled.
 const FILLED: usize = 4096;
 
@@ -139,10 +141,11 @@ impl State {
 }
 
 pub fn allocate(bytes: usize, kind: Kind) -> usize {
-    // Aligned as by CUDA. Zeroed, so that large allocations take memory only where they are used.
-    let layout = std::alloc::Layout::from_size_align(bytes.max(1), 512).expect("small enough");
+    // Zeroed, so that large allocations take memory only where they are used, which holds for small alignments alone.
+    let layout = std::alloc::Layout::from_size_align(bytes + ALIGNMENT, 16).expect("small enough");
     // SAFETY: the size is not 0.
     let start = unsafe { std::alloc::alloc_zeroed(layout) };
+    let start = start.wrapping_add(start.align_offset(ALIGNMENT));
     let ends = [0..bytes.min(FILLED), bytes.saturating_sub(FILLED)..bytes];
     for end in ends {
         // SAFETY: within the allocation.

@@ -21,6 +21,7 @@ mod kernels;
 mod memory;
 mod panics;
 mod peers;
+mod saves;
 mod transfers;
 
 pub use entries::proxies;

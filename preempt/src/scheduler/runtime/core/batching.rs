@@ -238,7 +238,7 @@ impl Core {
             Preemption::Auto => {
                 let learned = self.estimates.learned(launch.kernel);
                 let circumstances = Circumstances {
-                    yields: yields && (!has_checkpoint || self.device.inner.capabilities.saves),
+                    yields,
                     may_be_preempted,
                     sms: self.device.properties().sms,
                     longest: self.longest_plain,
