@@ -25,8 +25,9 @@ pub const REQUEUED: u32 = 1 << 31;
 /// The largest SM count that a signal word can address.
 pub const MAX_SMS: u32 = (1 << SM_BITS) - 1;
 
-const SM_BITS: u32 = 14;
+const SM_BITS: u32 = 10;
 const SM_MASK: u64 = (1 << SM_BITS) - 1;
+const LIMIT_BITS: u32 = 8;
 
 /// Chunks: the most on a [`RequeueList`] at the same time. Two for each block of a device with 132 SMs and 32
 /// blocks on each, and [`REQUEUE_MARGIN`].
@@ -102,7 +103,53 @@ impl core::fmt::Debug for SmRange {
     }
 }
 
-/// The signal word of a device queue: which SMs its cohorts may use, and the epoch of that grant.
+/// The time within which blocks leave an SM that a signal takes: it says which way of leaving a block chooses.
+///
+/// In 8 bits: three of mantissa and five of exponent. So a limit is up to an eighth shorter than what was asked for, and never
+/// longer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct StopLimit(u8);
+
+impl StopLimit {
+    /// As soon as possible, whatever that costs: at the next yield point or checkpoint.
+    pub const SOONEST: StopLimit = StopLimit(u8::MAX);
+    /// When the block-task ends, however late that is.
+    pub const NEVER: StopLimit = StopLimit(u8::MAX - 1);
+    /// What no block keeps to: it leaves when its block-task ends.
+    pub const ZERO: StopLimit = StopLimit(0);
+
+    /// The nearest limit that is no longer than this time; [`NEVER`](StopLimit::NEVER) from 30 s on.
+    pub const fn within(nanos: u64) -> StopLimit {
+        if nanos < 8 {
+            return StopLimit::ZERO;
+        }
+        let exponent = nanos.ilog2() - 3;
+        let code = exponent << 3 | (nanos >> exponent) as u32 & 7;
+        // The first code, 8 ns, would be zero.
+        let code = code + 1;
+        if code < u8::MAX as u32 - 1 { StopLimit(code as u8) } else { StopLimit::NEVER }
+    }
+
+    /// This limit, or the other one if that leaves less time.
+    pub const fn or_stricter(self, other: StopLimit) -> StopLimit {
+        // The strictest one goes round to 0.
+        if self.0.wrapping_add(1) <= other.0.wrapping_add(1) { self } else { other }
+    }
+
+    /// Nanoseconds; `u64::MAX` for [`NEVER`](StopLimit::NEVER), and 0 for [`SOONEST`](StopLimit::SOONEST).
+    #[inline(always)]
+    pub const fn nanos(self) -> u64 {
+        match self {
+            StopLimit::SOONEST | StopLimit::ZERO => 0,
+            StopLimit::NEVER => u64::MAX,
+            StopLimit(code) => (8 | (code as u64 - 1) & 7) << ((code - 1) >> 3),
+        }
+    }
+}
+
+/// The signal word of a device queue: which SMs its cohorts may use, the time that they have to leave others, and the epoch
+/// of that grant.
 ///
 /// The epoch is in the high bits and grows with each word, modulo 2³⁶. A block compares the word in its
 /// launch parameter with the word in memory and takes the [newer](Signal::is_newer) one. So a word that was
@@ -112,9 +159,22 @@ impl core::fmt::Debug for SmRange {
 pub struct Signal(u64);
 
 impl Signal {
-    /// A word that grants `range` from `epoch` on, of which it keeps the lowest 36 bits.
+    /// The lowest bit of the epoch.
+    pub const EPOCH_SHIFT: u32 = 2 * SM_BITS + LIMIT_BITS;
+
+    /// A word that grants `range` from `epoch` on, of which it keeps the lowest 36 bits. Blocks on other SMs leave as soon
+    /// as possible.
     pub const fn new(epoch: u64, range: SmRange) -> Signal {
-        Signal(epoch << (2 * SM_BITS) | (range.lo as u64) << SM_BITS | range.hi as u64)
+        Signal::within(epoch, range, StopLimit::SOONEST)
+    }
+
+    /// As [`new`](Signal::new), and blocks on other SMs leave within `limit`.
+    ///
+    /// Words of one epoch may differ in their limits. Those that cohorts are launched with have the largest, so they are no
+    /// older than what is in memory.
+    pub const fn within(epoch: u64, range: SmRange, limit: StopLimit) -> Signal {
+        let grant = (range.lo as u64) << SM_BITS | range.hi as u64;
+        Signal((epoch << LIMIT_BITS | limit.0 as u64) << (2 * SM_BITS) | grant)
     }
 
     /// The word as it stands in memory.
@@ -130,7 +190,13 @@ impl Signal {
 
     /// The number of this word among those of its queue, modulo 2³⁶.
     pub const fn epoch(self) -> u64 {
-        self.0 >> (2 * SM_BITS)
+        self.0 >> Signal::EPOCH_SHIFT
+    }
+
+    /// The time that blocks on other SMs have to leave.
+    #[inline(always)]
+    pub const fn limit(self) -> StopLimit {
+        StopLimit((self.0 >> (2 * SM_BITS)) as u8)
     }
 
     /// Whether this word was written after the other one. Exact as long as they are less than 2³⁵ words
@@ -178,11 +244,27 @@ impl Halves {
 pub struct DeviceQueue {
     /// The [`Signal`]. The host writes it; each block of the queue's cohorts reads it before each chunk.
     pub signal: AtomicU64,
+    /// When that word came: the lowest 32 bits of its epoch in the high half, and of the device's time in nanoseconds in the
+    /// low half. What carries the word writes this before it, if it knows the time.
+    pub arrived: AtomicU64,
 }
 
 impl DeviceQueue {
     /// Whether a block on `sm`, of a cohort that was launched with `granted`, may go on.
     ///
+    /// How long ago a word came, in nanoseconds, if that is known; `now` is the device's time.
+    #[inline(always)]
+    pub fn since(&self, signal: Signal, now: u64) -> Option<u32> {
+        // Relaxed: a time for statistics.
+        let Halves { high, low } = Halves::unpack(self.arrived.load(Ordering::Relaxed));
+        (high == signal.epoch() as u32).then(|| (now as u32).wrapping_sub(low))
+    }
+
+    /// The value of [`arrived`](DeviceQueue::arrived) for a word that comes now.
+    pub const fn arrival(signal: Signal, now: u64) -> u64 {
+        Halves { high: signal.epoch() as u32, low: now as u32 }.pack()
+    }
+
     /// Relaxed: a signal is advice to stop, and no other memory access depends on it.
     #[inline(always)]
     pub fn grants(&self, granted: Signal, sm: u32) -> bool {
@@ -195,9 +277,14 @@ impl Signal {
     /// now `in_memory`.
     #[inline(always)]
     pub const fn grants_with(self, in_memory: u64, sm: u32) -> bool {
-        let (granted, in_memory) = (self, Signal::from_bits(in_memory));
-        let signal = if in_memory.is_newer(granted) { in_memory } else { granted };
-        signal.range().contains(sm)
+        self.or_newer(in_memory).range().contains(sm)
+    }
+
+    /// This word, or the one in memory if that is newer.
+    #[inline(always)]
+    pub const fn or_newer(self, in_memory: u64) -> Signal {
+        let in_memory = Signal::from_bits(in_memory);
+        if in_memory.is_newer(self) { in_memory } else { self }
     }
 }
 
@@ -222,6 +309,87 @@ pub struct ControlBlock {
     /// For each slot: the blocks that left (high half) and the tasks that they finished (low half), over all
     /// cohorts of the slot; see [`departures`].
     pub left: [AtomicU64; COHORT_SLOTS],
+    /// How blocks left, for each of `claims`: by the launch that uses it. The last block of a cohort moves it to its post.
+    pub stops: [StopWords; 2],
+}
+
+/// [`Stops`] in memory.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct StopWords {
+    longest: AtomicU32,
+    latest: AtomicU32,
+    /// Blocks by technique: drained, requeued and switched, from the lowest bit on, 20 bits for each.
+    techniques: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// How the blocks of a cohort have left since the last report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stops {
+    /// Units of [`Block::clock`](crate::worker::Block::clock): the longest time between two looks of the worker loop, which a
+    /// block-task or several short ones took.
+    pub longest: u32,
+    /// Nanoseconds from the arrival of a signal with a limit until the last block left for it; 0 if that is not known.
+    pub latest: u32,
+    /// Blocks that ended a chunk on an SM that was taken with a limit.
+    pub drained: u32,
+    /// Blocks that requeued a block-task at a yield point.
+    pub requeued: u32,
+    /// Blocks that left a block-task at a checkpoint.
+    pub switched: u32,
+    /// Units of the same clock: the time of requeued block-tasks until they stopped, over all blocks.
+    pub lost: u64,
+}
+
+/// Bits for the number of blocks that left by one technique: more than a cohort has blocks.
+const TECHNIQUE_BITS: u32 = 20;
+
+/// How a block left an SM that was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Technique {
+    Drain,
+    Requeue,
+    Switch,
+}
+
+impl Stops {
+    fn with_techniques(self, word: u64) -> Stops {
+        let of =
+            |index: u32| (word >> (index * TECHNIQUE_BITS)) as u32 & ((1 << TECHNIQUE_BITS) - 1);
+        Stops { drained: of(0), requeued: of(1), switched: of(2), ..self }
+    }
+}
+
+impl StopWords {
+    /// Adds a chunk, which nothing waits for.
+    #[inline(always)]
+    pub(crate) fn add_chunk(&self, longest: u32) {
+        self.longest.fetch_max(longest, Ordering::Relaxed);
+    }
+
+    /// Adds how a block left, which nothing waits for.
+    #[inline(always)]
+    pub(crate) fn add(&self, technique: Technique, latest: u32, lost: u32) {
+        self.latest.fetch_max(latest, Ordering::Relaxed);
+        let one = 1 << (technique as u32 * TECHNIQUE_BITS);
+        self.techniques.fetch_add(one, Ordering::Relaxed);
+        self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
+    }
+
+    /// Moves everything to a post, on the last block of a cohort.
+    ///
+    /// Exchanges, because blocks of the launch's other cohorts add at the same time. Relaxed: these are statistics, and what
+    /// is not seen here is moved to the post of the next cohort.
+    #[inline(always)]
+    pub(crate) fn post(&self, post: &Post) {
+        let longest = self.longest.swap(0, Ordering::Relaxed);
+        let latest = self.latest.swap(0, Ordering::Relaxed);
+        post.times.store(Halves { high: latest, low: longest }.pack(), Ordering::Relaxed);
+        post.techniques.store(self.techniques.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        post.lost.store(self.lost.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// What a cohort of `blocks` blocks that finished `tasks` tasks adds to its [`ControlBlock::left`]
@@ -315,14 +483,18 @@ impl RequeueList {
     }
 }
 
-/// The word in which the last block of a cohort reports to the host that all blocks have left. In host-mapped
-/// memory.
-///
-/// From the highest bit on: 20 bits of the cohort's ticket, 12 of the amortizing factor, 32 of the tasks that
-/// the cohort finished.
+/// Where the last block of a cohort reports to the host that all blocks have left. In host-mapped memory.
 #[derive(Debug, Default)]
-#[repr(transparent)]
-pub struct Post(pub AtomicU64);
+#[repr(C)]
+pub struct Post {
+    /// The [word](Post::word) that says so. From the highest bit on: 20 bits of the cohort's ticket, 12 of the amortizing
+    /// factor, 32 of the tasks that the cohort finished.
+    pub word: AtomicU64,
+    /// [`Stops`] of kernels with yield points, written before the word: both times, the techniques, and the lost time.
+    times: AtomicU64,
+    techniques: AtomicU64,
+    lost: AtomicU64,
+}
 
 /// What a cohort did, as its [`Post`] reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -357,6 +529,29 @@ impl Post {
         (last == ticket).then_some(posted)
     }
 
+    /// A post with this word.
+    pub fn with(word: u64) -> Post {
+        Post { word: AtomicU64::new(word), ..Post::default() }
+    }
+
+    /// How the blocks of the cohort left, after [`read`](Post::read) has returned `Some`, if its kernel has yield points.
+    ///
+    /// Relaxed: that read was the acquire.
+    ///
+    /// Takes it away, because a cohort that has nothing to say of it writes nothing.
+    pub fn take_stops(&self) -> Stops {
+        let take = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
+            0 => 0,
+            value => {
+                word.store(0, Ordering::Relaxed);
+                value
+            }
+        };
+        let Halves { high: latest, low: longest } = Halves::unpack(take(&self.times));
+        let stops = Stops { longest, latest, lost: take(&self.lost), ..Stops::default() };
+        stops.with_techniques(take(&self.techniques))
+    }
+
     /// Whether the cohort with this `ticket`, or a later user of the post, has ended.
     pub fn has_passed(&self, ticket: u32) -> bool {
         let ahead = self.last().0.wrapping_sub(ticket) & MAX_TICKET;
@@ -366,7 +561,7 @@ impl Post {
     /// The ticket of the cohort that wrote the post last, and what that cohort did.
     fn last(&self) -> (u32, Posted) {
         // Acquire: pairs with the last block's release fence before its store of this word.
-        let Halves { high, low } = Halves::unpack(self.0.load(Ordering::Acquire));
+        let Halves { high, low } = Halves::unpack(self.word.load(Ordering::Acquire));
         let amortize = high & ((1 << AMORTIZE_BITS) - 1);
         (high >> AMORTIZE_BITS, Posted { done: low, amortize })
     }
@@ -420,6 +615,11 @@ pub struct Cohort {
     /// Units of the same clock: if chunks take less, each block claims several at once, because blocks would
     /// otherwise wait for each other's claims.
     pub crowd: u32,
+    /// Units of the same clock: the longest chunk that is expected; 0 if none is known. What a chunk still takes is
+    /// estimated by it.
+    pub longest: u32,
+    /// Units of the same clock in 2²⁰ ns.
+    pub clock: u32,
     /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
     /// of its own number. 0 if that cohort was queued behind another launch.
     pub handed: u32,
@@ -487,8 +687,8 @@ const _: () = {
     assert!(size_of::<Claims>() == 64);
     assert!(size_of::<ControlBlock>() == 256);
     assert!(size_of::<RequeueList>() == 128 + 8 * REQUEUE_CAPACITY);
-    assert!(size_of::<Post>() == 8);
-    assert!(size_of::<Cohort>() == 136);
+    assert!(size_of::<Post>() == 32);
+    assert!(size_of::<Cohort>() == 144);
 };
 
 #[cfg(test)]
@@ -509,6 +709,37 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_is_kept_to_an_eighth_and_never_exceeded() {
+        for nanos in (8..4000).chain([15_000, 50_000, 1 << 20, 999_999_999, 20_000_000_000]) {
+            let limit = StopLimit::within(nanos);
+            assert!(limit.nanos() <= nanos && nanos < limit.nanos() + limit.nanos() / 8 + 1);
+            let signal = Signal::within(5, SmRange::new(3, 9), limit);
+            assert_eq!((signal.limit(), signal.range()), (limit, SmRange::new(3, 9)));
+            assert!(!signal.is_newer(Signal::new(5, SmRange::new(3, 9))));
+            assert!(signal.is_newer(Signal::new(4, SmRange::ALL)));
+        }
+        assert_eq!([0, 7].map(StopLimit::within), [StopLimit::ZERO; 2]);
+        assert_eq!([60_000_000_000, u64::MAX].map(StopLimit::within), [StopLimit::NEVER; 2]);
+        assert_eq!(Signal::new(5, SmRange::ALL).limit(), StopLimit::SOONEST);
+        let by_strictness =
+            [StopLimit::SOONEST, StopLimit::ZERO, StopLimit::within(9000), StopLimit::NEVER];
+        for (index, &limit) in by_strictness.iter().enumerate() {
+            for other in &by_strictness[index..] {
+                assert_eq!([limit.or_stricter(*other), other.or_stricter(limit)], [limit; 2]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_says_how_long_ago_its_own_word_came() {
+        let (queue, signal) = (DeviceQueue::default(), Signal::new(1 << 33 | 7, SmRange::EMPTY));
+        assert_eq!(queue.since(signal, 99), None);
+        queue.arrived.store(DeviceQueue::arrival(signal, u64::from(u32::MAX)), Ordering::Relaxed);
+        assert_eq!(queue.since(signal, (1 << 32) + 49), Some(50));
+        assert_eq!(queue.since(Signal::new(8, SmRange::EMPTY), 50), None);
+    }
+
+    #[test]
     fn epochs_go_round() {
         let last = Signal::new((1 << 36) - 1, SmRange::EMPTY);
         let next = Signal::new(1 << 36, SmRange::EMPTY);
@@ -524,12 +755,12 @@ mod tests {
             [(1, 0, 0), (MAX_TICKET, 4095, MAX_TASKS), (77, 16, u32::MAX)]
         {
             let posted = Posted { done, amortize };
-            let post = Post(AtomicU64::new(Post::word(ticket, posted)));
+            let post = Post::with(Post::word(ticket, posted));
             assert_eq!(post.read(ticket), Some(posted));
             assert_eq!(post.read(ticket - 1), None);
         }
         let many = Posted { done: 3, amortize: 100_000 };
-        let post = Post(AtomicU64::new(Post::word(2, many)));
+        let post = Post::with(Post::word(2, many));
         assert_eq!(post.read(2), Some(Posted { done: 3, amortize: 4095 }));
     }
 
@@ -537,7 +768,7 @@ mod tests {
     #[cfg(not(all(test, loom)))]
     #[test]
     fn a_later_ticket_has_passed_an_earlier_one() {
-        let at = |ticket| Post(AtomicU64::new(Post::word(ticket, Posted::default())));
+        let at = |ticket| Post::with(Post::word(ticket, Posted::default()));
         assert!(at(5).has_passed(5) && at(6).has_passed(5) && !at(4).has_passed(5));
         assert!(at(1).has_passed(MAX_TICKET) && !at(MAX_TICKET).has_passed(1));
         assert!(!at(0).has_passed(1), "a fresh post");

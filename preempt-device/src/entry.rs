@@ -8,7 +8,7 @@ use crate::worker::{self, Block, BlockNotes, Body, Chunk};
 use crate::yields::{self, Switch, Yields};
 
 const _: () =
-    assert!(size_of::<BlockNotes>() <= 8 * size_of::<u64>() && align_of::<BlockNotes>() == 16);
+    assert!(size_of::<BlockNotes>() <= 12 * size_of::<u64>() && align_of::<BlockNotes>() == 16);
 
 /// Defines the function that holds a kernel's body. The compiler does not inline it: `preempt-build` has
 /// LLVM optimise it on its own first, and inline it then.
@@ -86,6 +86,11 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
+    fn nanos(&self) -> u64 {
+        target::global_timer()
+    }
+
+    #[inline(always)]
     fn await_previous(&self) {
         target::await_previous();
     }
@@ -107,8 +112,8 @@ impl Block for CudaBlock {
 
     #[inline(always)]
     fn notes(&self) -> &BlockNotes {
-        // SAFETY: behind the two words of the slot there is room for the notes, which no other code uses.
-        unsafe { &*target::loop_slot().wrapping_add(2).cast() }
+        // SAFETY: the notes are the block's while the kernel runs.
+        unsafe { &*notes() }
     }
 
     #[inline(always)]
@@ -162,6 +167,12 @@ impl Block for CudaBlock {
     fn any(&mut self, predicate: bool) -> bool {
         target::loop_barrier_or(predicate)
     }
+}
+
+/// The notes of the block, behind the two words of the slot, where no other code uses the memory.
+#[inline(always)]
+pub(crate) fn notes() -> *const BlockNotes {
+    target::loop_slot().wrapping_add(2).cast()
 }
 
 /// The position of the block-task with this index in the grid that the kernel sees.

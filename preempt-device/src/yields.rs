@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 use core::ops::Deref;
 
-use crate::abi::{Cohort, DeviceQueue, Signal};
+use crate::abi::{Cohort, DeviceQueue, Signal, StopLimit};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
 pub use checkpoint::*;
@@ -35,6 +35,11 @@ macro_rules! yield_point {
 pub struct Yields {
     queue: *const DeviceQueue,
     granted: Signal,
+    /// The cohort, for what is looked at when the SM was taken.
+    cohort: *const Cohort,
+    /// When the task began.
+    #[cfg(not(target_arch = "nvptx64"))]
+    began: Option<std::time::Instant>,
     /// Whether the task may be requeued.
     requeueable: bool,
     /// Whether this thread has requeued the task.
@@ -67,6 +72,9 @@ impl Yields {
     pub const OFF: Yields = Yields {
         queue: core::ptr::null(),
         granted: Signal::from_bits(0),
+        cohort: core::ptr::null(),
+        #[cfg(not(target_arch = "nvptx64"))]
+        began: None,
         requeueable: false,
         requeued: false,
         marked: false,
@@ -86,12 +94,18 @@ impl Yields {
     ///
     /// # Safety
     ///
-    /// The cohort's queue is alive until the block has ended all use of the result and its copies.
+    /// The cohort and its queue are alive until the block has ended all use of the result and its copies.
     #[inline(always)]
     pub unsafe fn new(cohort: &Cohort, requeueable: bool) -> Yields {
         let (queue, granted) = (cohort.queue, cohort.signal);
         let asked = granted.to_bits();
-        Yields { queue, granted, requeueable, is_off: false, asked, ..Yields::OFF }
+        Yields { queue, granted, cohort, requeueable, is_off: false, asked, ..Yields::OFF }
+    }
+
+    /// The state for a task that began at this time.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn begun(self, began: std::time::Instant) -> Yields {
+        Yields { began: Some(began), ..self }
     }
 
     /// The state for the task of this index, about which the block decides by `decision`.
@@ -165,7 +179,7 @@ impl Yields {
     #[cfg(not(target_arch = "nvptx64"))]
     fn look(&mut self) -> bool {
         self.ask();
-        self.is_taken()
+        self.has_to_leave()
     }
 
     #[cfg(target_arch = "nvptx64")]
@@ -176,7 +190,7 @@ impl Yields {
         let clock = target::clock();
         if self.is_asked {
             self.is_asked = false;
-            if self.is_taken() {
+            if self.has_to_leave() {
                 watch.end(clock);
                 return true;
             }
@@ -190,7 +204,7 @@ impl Yields {
             // The next yield point may come late or never, so after a long time without a look this one waits
             // for the word.
             self.is_asked = !last.is_old(clock);
-            if !self.is_asked && self.is_taken() {
+            if !self.is_asked && self.has_to_leave() {
                 watch.end(clock);
                 return true;
             }
@@ -205,10 +219,47 @@ impl Yields {
         self.asked = unsafe { &*self.queue }.signal.load(Relaxed);
     }
 
-    /// Whether the word that was loaded last takes the SM from the cohort.
+    /// Whether the word that was loaded last takes the SM from the cohort, and the block is not to end its tasks first.
     #[inline(always)]
-    fn is_taken(&self) -> bool {
-        !self.granted.grants_with(self.asked, target::sm_id())
+    fn has_to_leave(&self) -> bool {
+        let signal = self.granted.or_newer(self.asked);
+        !signal.range().contains(target::sm_id()) && !self.drains(signal.limit())
+    }
+
+    /// Whether the running tasks are expected to end within the limit of a signal. Then the block loses nothing if it ends
+    /// them.
+    ///
+    /// Without any state: later, the rest is shorter, and what was expected to end in time still is. A task that takes longer
+    /// than any before it is not expected to end any more, and leaves at its next yield point.
+    #[inline(always)]
+    fn drains(&self, limit: StopLimit) -> bool {
+        match limit {
+            StopLimit::SOONEST => return false,
+            // No technique keeps to nothing, so none is worth its costs.
+            StopLimit::ZERO | StopLimit::NEVER => return true,
+            _ => {}
+        }
+        // SAFETY: the promise of `new`, whose results alone have a signal with a limit.
+        let cohort = unsafe { &*self.cohort };
+        let Some(rest) = cohort.longest.checked_sub(self.elapsed()) else { return false };
+        // 2³⁵ ns at most, and a clock of less than 16 GHz.
+        u64::from(rest) <= (limit.nanos() * u64::from(cohort.clock)) >> 20
+    }
+
+    /// Units of the worker loop's clock: the time since the running tasks began.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    fn elapsed(&self) -> u32 {
+        // SAFETY: the notes are the block's while the kernel runs.
+        let notes = unsafe { &*crate::entry::notes() };
+        notes.elapsed(target::clock())
+    }
+
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn elapsed(&self) -> u32 {
+        // An unknown one counts as the longest.
+        self.began
+            .map_or(u32::MAX, |began| began.elapsed().as_nanos().try_into().unwrap_or(u32::MAX))
     }
 
     /// Whether all threads of the block have to return at this yield point, in a body with barriers. All of
@@ -234,7 +285,7 @@ impl Yields {
         let mut is_taken = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() && self.requeueable {
-            is_taken = self.is_taken();
+            is_taken = self.has_to_leave();
             self.ask();
         }
         target::yield_vote(is_taken)
@@ -277,7 +328,7 @@ impl Yields {
         if target::is_first_thread() {
             let mut is_taken = false;
             if self.requeueable {
-                is_taken = self.is_taken();
+                is_taken = self.has_to_leave();
                 self.ask();
             }
             drops &= is_taken;
@@ -542,5 +593,28 @@ mod tests {
         assert!(!requeues(true, 1, 1), "the SM is granted");
         assert!(!requeues(true, 3, 0), "the word is older than the cohort");
         assert!(!requeues(false, 1, 0), "the task has to run to its end");
+    }
+
+    #[test]
+    fn a_block_that_is_expected_to_end_in_time_is_not_left() {
+        use std::time::{Duration, Instant};
+        // SAFETY: all zeros are a cohort; nothing follows its pointers.
+        let cohort: Cohort = unsafe { std::mem::zeroed() };
+        // Times in tenths of a second, on a clock of nanoseconds.
+        let drains = |began: u64, longest: u64, limit: StopLimit| {
+            let longest = (longest * 100_000_000) as u32;
+            let cohort = Cohort { longest, clock: 1 << 20, ..cohort };
+            let began = Instant::now().checked_sub(Duration::from_millis(100 * began));
+            let began = began.expect("the machine runs for longer");
+            // SAFETY: the cohort is there until the end of this closure.
+            unsafe { Yields::new(&cohort, true) }.begun(began).drains(limit)
+        };
+        let limit = |tenths: u64| StopLimit::within(tenths * 100_000_000);
+        assert!(drains(0, 30, limit(31 + 4)), "all of it fits");
+        assert!(!drains(0, 30, limit(20)) && drains(20, 30, limit(20)), "the rest fits");
+        assert!(!drains(0, 0, limit(20)), "nothing is known");
+        assert!(!drains(40, 30, limit(20)), "it takes longer than any before it");
+        assert!(!drains(20, 30, StopLimit::SOONEST));
+        assert!(drains(0, 30, StopLimit::ZERO) && drains(0, 0, StopLimit::NEVER));
     }
 }

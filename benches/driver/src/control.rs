@@ -97,6 +97,8 @@ impl Control {
             pace: self.pace,
             share_bits: share_bits(blocks),
             crowd: blocks.saturating_mul(self.claim_time),
+            longest: 0,
+            clock: 0,
             handed: blocks.min(tasks),
             is_first: true,
             slot: 0,

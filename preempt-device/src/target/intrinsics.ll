@@ -5,7 +5,7 @@
 @preempt_smem = external addrspace(3) global [0 x i8], align 16
 
 ; Shared memory of the worker loop: two claims, used in turn, and the elected thread's notes.
-@preempt_slot = internal addrspace(3) global [10 x i64] undef, align 16
+@preempt_slot = internal addrspace(3) global [14 x i64] undef, align 16
 
 ; The watch of a block with yield points. Kernels without yield points do not have it.
 @preempt_yields = internal addrspace(3) global [1 x i64] undef, align 16

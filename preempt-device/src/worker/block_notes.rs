@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 
 use crate::abi::{Cohort, Halves};
+use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 use crate::target;
 
 /// A word in memory that only the elected thread uses, by volatile accesses.
@@ -65,6 +66,33 @@ pub struct BlockNotes {
     pub(super) list_first: Note<u32>,
     /// Not 0 if the last chunk is from the list.
     pub(super) is_listed: Note<u32>,
+    /// Of kernels with yield points: the start time of the running tasks. Threads at yield points read it, so it is no note.
+    began: AtomicU32,
+    /// Units of [`Block::clock`](super::Block::clock): the longest chunk.
+    pub(super) longest: Note<u32>,
+    /// How the block leaves, plus 1; 0 while it does not.
+    pub(super) technique: Note<u32>,
+    /// Nanoseconds since the signal that it leaves for, if that is known.
+    pub(super) latest: Note<u32>,
+    /// Units of the clock: the work of a requeued task.
+    pub(super) lost: Note<u32>,
+}
+
+impl BlockNotes {
+    /// Notes that tasks begin.
+    ///
+    /// Relaxed: the time is for an estimate, and a thread that reads the last one instead takes its task for a long one. An
+    /// exchange, because `racecheck` reports a store as a race with concurrent reads.
+    #[inline(always)]
+    pub(super) fn begin(&self, now: u32) {
+        self.began.swap(now, Relaxed);
+    }
+
+    /// The time since the running tasks began.
+    #[inline(always)]
+    pub(crate) fn elapsed(&self, now: u32) -> u32 {
+        now.wrapping_sub(self.began.load(Relaxed))
+    }
 }
 
 /// The tasks that are claimed and have not started, after the claim in flight has returned. None if `ahead`

@@ -5,7 +5,7 @@
 
 use crate::abi::{
     COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
-    departures,
+    StopLimit, StopWords, Technique, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 pub use block_notes::{BlockNotes, Note, SignalCopy};
@@ -33,6 +33,11 @@ pub trait Block {
 
     /// A clock that only grows, in the unit of [`Cohort::pace`].
     fn clock(&self) -> u64;
+
+    /// The device's time in nanoseconds, as in [`DeviceQueue::arrived`], if it has one.
+    fn nanos(&self) -> u64 {
+        0
+    }
 
     /// Waits until the preceding grid of the queue has ended, where the device starts grids early. One thread
     /// calls this, before it reads what that grid wrote.
@@ -159,6 +164,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             block.lead(|block| unsafe {
                 look_ahead::<B, T>(block, claims, cohort, chunk, &mut ahead)
             });
+        } else if T::YIELDS {
+            block.lead(|block| block.notes().begin(block.clock() as u32));
         }
         let (mut left, mut requeues) = (chunk.len, chunk.requeues);
         body.seek(chunk.start);
@@ -169,7 +176,12 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             let requeued = body.run(T::SWITCHES || requeues < MAX_REQUEUES);
             let is_last = left == 1;
             let (then, requeued) = if is_last {
-                let ready = |block: &B| ready(block, cohort, ahead);
+                let ready = |block: &B| {
+                    if T::YIELDS {
+                        note_chunk(block);
+                    }
+                    ready(block, cohort, ahead)
+                };
                 if T::YIELDS {
                     block.elect_any(requeued, ready)
                 } else {
@@ -185,6 +197,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 block.elect(|block| {
                     requeue::put_saved(list, saved);
                     requeue::announce(claims);
+                    // SAFETY: the caller's promise.
+                    unsafe { note_stop(block, cohort, Technique::Switch) };
                     block.notes().done.set(block.notes().done.get() - 1);
                     Chunk::NONE
                 });
@@ -195,7 +209,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             }
             if T::YIELDS && requeued {
                 let rest = Chunk { start: body.index(), len: left, requeues };
-                if give_back(block, claims, list, cohort, ahead, rest) {
+                // SAFETY: the caller's promise.
+                if unsafe { give_back(block, claims, list, cohort, ahead, rest) } {
                     break Chunk::NONE;
                 }
                 // No room on the list, so this block runs the task again now.
@@ -223,7 +238,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     block.release_next();
     // SAFETY: the caller promises that the words are alive until the post is written.
     block.elect_last(|block| unsafe {
-        leave(block.notes(), cohort);
+        leave::<T>(block.notes(), cohort);
         block.await_asked();
     });
 }
@@ -254,6 +269,10 @@ unsafe fn first<B: Block, T: Body>(
     notes.done.set(0);
     notes.list_first.set(0);
     notes.is_listed.set(0);
+    if T::YIELDS {
+        notes.longest.set(0);
+        notes.technique.set(0);
+    }
     let chunk = if cohort.is_first {
         block.await_previous();
         let number = block.number();
@@ -374,6 +393,9 @@ unsafe fn look_ahead<B: Block, T: Body>(
     let done = notes.done.get();
     let now = block.clock() as u32;
     notes.batch.set(Halves { high: now, low: chunk.len }.pack());
+    if T::YIELDS {
+        notes.begin(now);
+    }
     notes.done.set(done + chunk.len);
     if T::YIELDS {
         let is_listed = notes.is_listed.get() > 0;
@@ -469,6 +491,10 @@ unsafe fn next<B: Block, T: Body>(
             return chunk;
         }
     }
+    if T::YIELDS && !goes_on {
+        // SAFETY: the caller's promise.
+        unsafe { note_stop(block, cohort, Technique::Drain) };
+    }
     if len == 0 {
         if !goes_on || *ahead >= cohort.tasks - cohort.handed {
             return Chunk::NONE;
@@ -495,8 +521,12 @@ unsafe fn next<B: Block, T: Body>(
 /// is full.
 ///
 /// Every thread of the block calls this, after all have ended the task.
+///
+/// # Safety
+///
+/// As [`run`].
 #[inline(always)]
-fn give_back<B: Block>(
+unsafe fn give_back<B: Block>(
     block: &mut B,
     claims: &Claims,
     list: &RequeueList,
@@ -512,6 +542,8 @@ fn give_back<B: Block>(
             return Chunk::NONE;
         }
         requeue::announce(claims);
+        // SAFETY: the caller's promise.
+        unsafe { note_stop(block, cohort, Technique::Requeue) };
         notes.done.set(notes.done.get() - rest.len);
         Chunk { len: 1, ..Chunk::NONE }
     });
@@ -534,12 +566,17 @@ fn chunk_size(remaining: u32, share_bits: u32, least: u32, most: u32) -> u32 {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn leave(notes: &BlockNotes, cohort: &Cohort) {
+unsafe fn leave<T: Body>(notes: &BlockNotes, cohort: &Cohort) {
     // SAFETY: the caller's promise.
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let done = notes.done.get();
     // The remainder shows the compiler that the index is in bounds.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
+    let [one, other] = &control.claims;
+    let is_one = core::ptr::eq(one, cohort.claims);
+    let stops = &control.stops[usize::from(!is_one)];
+    // What only a kernel that may stop within its tasks pays for, when it stops or takes longer than was expected.
+    let tells = T::YIELDS && tell_stop(notes, cohort, stops);
     // Read-modify-writes carry no ordering in PTX, so the orderings are fences. Release: the writes of this
     // block come before its count below, which the next launch of the stream may look at.
     fence_release();
@@ -548,14 +585,72 @@ unsafe fn leave(notes: &BlockNotes, cohort: &Cohort) {
     if before.high + 1 == cohort.blocks {
         // No block uses the other counter: the preceding launch on this control block has ended, and the
         // following one starts after this one.
-        let [one, other] = &control.claims;
-        let unused = if core::ptr::eq(one, cohort.claims) { other } else { one };
+        let unused = if is_one { other } else { one };
         unused.next.store(0, Relaxed);
+        if T::YIELDS && (tells || before.low + done != cohort.tasks) {
+            stops.post(post);
+        }
         // Acquire: the last block takes over the writes of all other blocks of the cohort. Release, to the
         // host: all of them come before the post.
         fence_acq_rel_to_host();
         let amortize = notes.most.get().max(u32::from(done > 0));
         let all = Posted { done: before.low + done, amortize };
-        post.0.store(Post::word(cohort.ticket, all), Relaxed);
+        post.word.store(Post::word(cohort.ticket, all), Relaxed);
     }
+}
+
+/// Notes how long the chunk took that ends now. A requeued one took less than that, which changes no maximum.
+#[inline(always)]
+fn note_chunk<B: Block>(block: &B) {
+    let notes = block.notes();
+    let took = notes.elapsed(block.clock() as u32);
+    if took > notes.longest.get() {
+        notes.longest.set(took);
+    }
+}
+
+/// Notes that the block leaves because its SM was taken.
+///
+/// # Safety
+///
+/// As [`run`].
+#[inline(always)]
+unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: Technique) {
+    // SAFETY: the caller's promise.
+    let queue = unsafe { &*cohort.queue };
+    let notes = block.notes();
+    let signal = cohort.signal.or_newer(queue.signal.load(Relaxed));
+    let latest = match signal.limit() {
+        // Nothing is to be kept, and the time would delay the block.
+        StopLimit::SOONEST => None,
+        _ => queue.since(signal, block.nanos()),
+    };
+    let is_lost = technique == Technique::Requeue;
+    notes.lost.set(if is_lost { notes.elapsed(block.clock() as u32) } else { 0 });
+    notes.latest.set(latest.unwrap_or(0));
+    notes.technique.set(technique as u32 + 1);
+}
+
+/// Adds how a block leaves to the launch's words, if the host does not expect it; whether it does.
+///
+/// Not under loom: they are statistics, and nothing depends on them.
+#[inline(always)]
+fn tell_stop(notes: &BlockNotes, cohort: &Cohort, stops: &StopWords) -> bool {
+    if cfg!(all(test, loom)) {
+        return false;
+    }
+    let longest = notes.longest.get();
+    let is_longer = longest > cohort.longest.saturating_add(cohort.longest / 8);
+    let technique = notes.technique.get();
+    if is_longer || technique > 0 {
+        stops.add_chunk(longest);
+    }
+    let technique = match technique {
+        0 => return is_longer,
+        1 => Technique::Drain,
+        2 => Technique::Requeue,
+        _ => Technique::Switch,
+    };
+    stops.add(technique, notes.latest.get(), notes.lost.get());
+    true
 }

@@ -110,6 +110,8 @@ impl Launch {
             pace: 0,
             share_bits: share_bits(blocks),
             crowd: 0,
+            longest: 0,
+            clock: 0,
             handed: self.handed,
             is_first: self.handed > 0 && ticket == 1,
             slot: queue as u8,

@@ -36,6 +36,9 @@ impl Block for OneThread {
         self.clock.set(self.clock.get() + self.step);
         self.clock.get()
     }
+    fn nanos(&self) -> u64 {
+        self.clock()
+    }
     fn await_previous(&self) {}
     fn release_next(&self) {}
     fn notes(&self) -> &BlockNotes {

@@ -7,7 +7,7 @@ use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, requeue, run};
 use crate::abi::{
     Cohort, ControlBlock, DeviceQueue, Divisor, Post, REQUEUED, RequeueList, Signal, SmRange,
-    departures, share_bits,
+    StopLimit, Stops, departures, share_bits,
 };
 
 /// A body without yield points.
@@ -54,6 +54,8 @@ impl Launch {
             pace: 0,
             share_bits: share_bits(blocks),
             crowd: 0,
+            longest: 0,
+            clock: 0,
             handed: 0,
             is_first: false,
             slot: 0,
@@ -92,6 +94,43 @@ fn a_block_on_an_excluded_sm_claims_nothing() {
         run(&mut OneThread::on(0), &launch.cohort(100, 1, 1, 1, 1), &mut plain(|_| unreachable!()))
     };
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(0));
+}
+
+#[test]
+fn a_post_says_how_blocks_left_and_for_how_long_a_chunk_may_run() {
+    let launch = Launch::default();
+    let stop = |index: u32, requeues: bool| {
+        let signal = Signal::within(u64::from(index) * 2, SmRange::EMPTY, StopLimit::within(9000));
+        let cohort = launch.cohort(100, 1, index, signal.epoch() - 1, 1);
+        let cohort = Cohort { amortize: 1, ..cohort };
+        let task = |_, _| {
+            let arrived = DeviceQueue::arrival(signal, 1);
+            launch.queue.arrived.store(arrived, Ordering::Relaxed);
+            launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
+            requeues
+        };
+        // SAFETY: the launch outlives the call; its one block runs once.
+        unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut yielding(task)) };
+        assert!(launch.post.read(index).is_some());
+        launch.post.take_stops()
+    };
+    let Stops { longest, latest, drained, requeued, switched, lost } = stop(1, false);
+    assert!(longest > 0 && latest > 0);
+    assert_eq!((drained, requeued, switched, lost), (1, 0, 0, 0));
+    let Stops { latest, drained, requeued, switched, lost, .. } = stop(2, true);
+    assert!(latest > 0 && lost > 0);
+    assert_eq!((drained, requeued, switched), (0, 1, 0));
+    assert_eq!(launch.post.take_stops(), Stops::default());
+}
+
+#[test]
+fn nothing_is_told_of_a_launch_that_is_as_expected() {
+    let launch = Launch::default();
+    let cohort = Cohort { longest: 1000, ..launch.cohort(100, 1, 1, 1, 1) };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut yielding(|_, _| false)) };
+    assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(100));
+    assert_eq!(launch.post.take_stops(), Stops::default());
 }
 
 #[test]

@@ -289,6 +289,12 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
+    /// The time of so many units of the clock that blocks read.
+    pub fn time(&self, ticks: u64) -> Duration {
+        let nanos = u128::from(ticks) * 1_000_000 / u128::from(self.clock.max(1));
+        Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX))
+    }
+
     /// A time in units of the clock that blocks read.
     pub fn ticks(&self, time: Duration) -> u32 {
         let ticks = time.as_nanos() * u128::from(self.clock) / 1_000_000;

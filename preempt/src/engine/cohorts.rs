@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::{SmRange, departures};
+use preempt_device::abi::{SmRange, StopLimit, departures};
 
 use super::ledger::{self, intersection};
 use super::program::following;
@@ -21,8 +21,8 @@ pub(super) enum CohortPlace {
 }
 
 impl Engine {
-    /// Signals the cohorts of a launch, and those queued behind them, to leave the SMs that the launch has lost.
-    pub(super) fn shrink(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+    /// Signals the cohorts of a launch, and those queued behind them, to leave the SMs that the launch has lost within `limit`.
+    pub(super) fn shrink(&mut self, key: OpKey, limit: StopLimit, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         if launch.spec.plain {
@@ -34,7 +34,7 @@ impl Engine {
             let queue = cohort.queue;
             let range = intersection(self.queues.range(queue), launch.range, sms);
             if range != self.queues.range(queue) {
-                let signal = self.queues.signal(queue, range);
+                let signal = self.queues.signal(queue, range, limit);
                 actions.push(Action::Signal { queue, signal });
                 signalled = true;
             }
@@ -65,7 +65,7 @@ impl Engine {
             ledger.cover(range);
             let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
             if launch.blocks() > room {
-                self.shrink(key, actions);
+                self.shrink(key, StopLimit::SOONEST, actions);
             }
             return;
         }
@@ -392,7 +392,7 @@ impl Engine {
         launch.books(&mut self.ledger, &mut self.guests).hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
         if !fits {
-            self.shrink(key, actions);
+            self.shrink(key, StopLimit::SOONEST, actions);
         }
         self.note(key, now, range, false);
         self.go_on_behind(queue);

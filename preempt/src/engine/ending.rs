@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{SmRange, StopLimit};
 
 use super::launch::Launch;
 use super::order::End;
@@ -90,7 +90,7 @@ impl Engine {
         for cohort in launch.cohorts.iter().flatten() {
             // What is in the queue obeys its word, so one is enough for a chain of calls.
             if self.queues.range(cohort.queue) != SmRange::EMPTY {
-                let signal = self.queues.signal(cohort.queue, SmRange::EMPTY);
+                let signal = self.queues.signal(cohort.queue, SmRange::EMPTY, StopLimit::SOONEST);
                 actions.push(Action::Signal { queue: cohort.queue, signal });
             }
         }
@@ -199,7 +199,7 @@ impl Engine {
         self.launches.known -= 1;
         self.agenda.unsettled = true;
         if self.ops[key].verdict.is_some() {
-            self.shrink(key, actions);
+            self.shrink(key, StopLimit::SOONEST, actions);
         }
         self.ask(now, |policy| policy.departed(now, LaunchId(key)));
     }

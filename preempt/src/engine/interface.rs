@@ -79,6 +79,8 @@ pub(crate) enum Change {
     Priority(Priority),
     Weight(u32),
     Deadline(Option<Duration>),
+    /// The time that blocks of others have to leave its SMs.
+    LatencyLimit(Option<Duration>),
 }
 
 /// What has to be done, in this order.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{SmRange, StopLimit};
 use slotmap::SlotMap;
 
 use super::launch::{Launch, State};
@@ -22,12 +22,22 @@ pub(super) struct Decider {
     pub plan: Plan,
     /// Plans that were ever made.
     plans: u64,
-    /// The SMs that the plan takes from launches, and these launches; kept for their capacity. With both, whether the
-    /// launch has to be told.
-    lost: Vec<(u32, OpKey, bool)>,
-    losers: Vec<(OpKey, bool)>,
+    /// The SMs that the plan takes from launches, each with how; kept for their capacity.
+    lost: Vec<(u32, Loss)>,
+    /// One for each launch that loses SMs.
+    losers: Vec<Loss>,
     /// Launches that were not told of SMs that they have lost to plain grids, and have as many as they fill.
     untold: Vec<OpKey>,
+}
+
+/// How a launch loses SMs.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    of: OpKey,
+    /// Whether it has to be told.
+    told: bool,
+    /// The time that its blocks have to leave.
+    limit: StopLimit,
 }
 
 impl Decider {
@@ -215,19 +225,32 @@ impl Engine {
                 let tells = !launch.spec.plain || launch.is_out();
                 let kept = count(intersection(launch.range, range, sms), sms);
                 others_gain |= tells && kept < count(range, sms);
+                let limit = self.limit(id.0);
+                let Some(Op { launch: Some(launch), .. }) = self.ops.get(id.0) else { continue };
                 let ledger = launch.books(&mut self.ledger, &mut self.guests);
-                ledger.commit(id, range, |sm, loser| lost.push((sm, loser.0, tells)));
+                let mut lose =
+                    |sm, of: LaunchId| lost.push((sm, Loss { of: of.0, told: tells, limit }));
+                ledger.commit(id, range, &mut lose);
             }
         }
+        let limit = StopLimit::SOONEST;
         for ledger in [&mut self.ledger, &mut self.guests] {
-            ledger.commit_rest(|sm, loser| lost.push((sm, loser.0, true)));
+            ledger.commit_rest(|sm, of| lost.push((sm, Loss { of: of.0, told: true, limit })));
         }
         // In the order of SMs.
-        lost.sort_unstable();
+        lost.sort_unstable_by_key(|&(sm, Loss { of, told, .. })| (sm, of, told));
         losers.clear();
-        losers.extend(lost.iter().map(|&(_, loser, told)| (loser, told)));
-        losers.dedup();
-        for &(loser, _) in &losers {
+        for &(_, loss) in &lost {
+            // Few launches lose SMs at a time.
+            match losers.iter_mut().find(|known| known.of == loss.of) {
+                Some(known) => {
+                    known.told |= loss.told;
+                    known.limit = known.limit.or_stricter(loss.limit);
+                }
+                None => losers.push(loss),
+            }
+        }
+        for &Loss { of: loser, .. } in &losers {
             if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(loser) {
                 launch.set_range(now, SmRange::EMPTY, sms);
             }
@@ -240,7 +263,7 @@ impl Engine {
                 self.note(id.0, now, range, false);
             }
         }
-        for &(op, _) in &losers {
+        for &Loss { of: op, .. } in &losers {
             let launch = self.ops.get_mut(op).and_then(|op| op.launch.as_mut());
             if let Some(launch) = launch.filter(|launch| launch.range.is_empty()) {
                 (launch.shares, launch.is_guest) = (false, false);
@@ -248,19 +271,18 @@ impl Engine {
             }
         }
         // Ownership passes at the signal, so it comes before the launch on the gained SMs.
-        for (loser, told) in &mut losers {
-            let launch = self.ops.get(*loser).and_then(|op| op.launch.as_ref());
-            *told |= launch.is_some_and(|launch| launch.is_deprived(sms));
-            if *told {
-                self.shrink(*loser, actions);
-            } else if !self.decider.untold.contains(loser) {
-                self.decider.untold.push(*loser);
+        for &Loss { of, told, limit } in &losers {
+            let launch = self.ops.get(of).and_then(|op| op.launch.as_ref());
+            if told || launch.is_some_and(|launch| launch.is_deprived(sms)) {
+                self.shrink(of, limit, actions);
+            } else if !self.decider.untold.contains(&of) {
+                self.decider.untold.push(of);
             }
         }
         if others_gain {
             // The SMs may be theirs.
             for loser in std::mem::take(&mut self.decider.untold) {
-                self.shrink(loser, actions);
+                self.shrink(loser, StopLimit::SOONEST, actions);
             }
         }
         for &(id, _) in &plan.grants {
@@ -273,7 +295,7 @@ impl Engine {
             launch.early = false;
             if launch.range.is_empty() && !launch.is_out() {
                 // The policy has decided otherwise than was foreseen.
-                self.shrink(op, actions);
+                self.shrink(op, StopLimit::SOONEST, actions);
             }
         }
         // Every launch with SMs is in the plan. A look at all waiting launches would take longer than the rest.
@@ -288,6 +310,17 @@ impl Engine {
                     .all(|launch| launch.state() != State::ToRun),
             "a launch has SMs and no blocks"
         );
+    }
+
+    /// The time in which blocks of others leave the SMs that a launch is given: what its stream asks for, or else the policy.
+    fn limit(&mut self, key: OpKey) -> StopLimit {
+        let asked = self.ops.get(key).and_then(|op| op.effective.latency_limit);
+        let policy = &self.decider.policy;
+        // A policy that panics here is replaced when it does so elsewhere.
+        let limit = asked.or_else(|| caught(|| policy.latency_limit()).ok().flatten());
+        limit.map_or(StopLimit::SOONEST, |limit| {
+            StopLimit::within(limit.as_nanos().try_into().unwrap_or(u64::MAX))
+        })
     }
 
     /// The one of two launches that share all SMs whose SMs are in the books of guests. What is in some books stays there.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use preempt_device::abi::{Signal, SmRange};
+use preempt_device::abi::{Signal, SmRange, StopLimit};
 
 use crate::vocabulary::{OpKey, QUEUE_CAPACITY, QueueCount, QueueIndex};
 
@@ -66,7 +66,7 @@ impl DeviceQueues {
         range: SmRange,
     ) -> Signal {
         if self.is_free(queue) {
-            self.signal(queue, range);
+            self.signal(queue, range, StopLimit::SOONEST);
         }
         self.change(queue, |queue| queue.cohorts.push_back((op, slot)));
         let queue = &mut self.all[queue as usize];
@@ -116,12 +116,12 @@ impl DeviceQueues {
         self.chains = 0;
     }
 
-    /// Makes a word that is newer than all before it.
-    pub fn signal(&mut self, queue: QueueIndex, range: SmRange) -> Signal {
+    /// Makes a word that is newer than all before it, whose blocks leave other SMs within `limit`.
+    pub fn signal(&mut self, queue: QueueIndex, range: SmRange, limit: StopLimit) -> Signal {
         let queue = &mut self.all[queue as usize];
         queue.epoch += 2;
         queue.range = range;
-        Signal::new(queue.epoch, range)
+        Signal::within(queue.epoch, range, limit)
     }
 
     /// The SMs that the queue's cohorts may use.

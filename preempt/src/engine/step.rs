@@ -89,12 +89,14 @@ pub(crate) struct UseRecord {
     overwrites: bool,
 }
 
-/// The deadline is in nanoseconds.
+/// The deadline and the limit are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct UrgencyRecord {
     pub priority: i32,
     pub weight: u32,
     pub deadline: Option<u64>,
+    #[serde(default)]
+    pub latency_limit: Option<u64>,
 }
 
 /// A call of a preemptible program.
@@ -138,6 +140,7 @@ pub(crate) enum ChangeRecord {
     Priority(i32),
     Weight(u32),
     Deadline(Option<u64>),
+    LatencyLimit(Option<u64>),
 }
 
 impl Step {
@@ -244,6 +247,7 @@ impl Input {
                     Change::Priority(Priority(priority)) => ChangeRecord::Priority(priority),
                     Change::Weight(weight) => ChangeRecord::Weight(weight),
                     Change::Deadline(deadline) => ChangeRecord::Deadline(deadline.map(nanos)),
+                    Change::LatencyLimit(limit) => ChangeRecord::LatencyLimit(limit.map(nanos)),
                 },
             },
             Event::Close => Input::Close,
@@ -317,14 +321,17 @@ impl UseRecord {
 }
 
 impl UrgencyRecord {
-    fn of(Urgency { priority: Priority(priority), weight, deadline }: Urgency) -> UrgencyRecord {
-        UrgencyRecord { priority, weight, deadline: deadline.map(nanos) }
+    fn of(urgency: Urgency) -> UrgencyRecord {
+        let Urgency { priority: Priority(priority), weight, deadline, latency_limit } = urgency;
+        let [deadline, latency_limit] = [deadline, latency_limit].map(|time| time.map(nanos));
+        UrgencyRecord { priority, weight, deadline, latency_limit }
     }
 
     pub fn to_urgency(self) -> Urgency {
-        let UrgencyRecord { priority, weight, deadline } = self;
-        let deadline = deadline.map(Duration::from_nanos);
-        Urgency { priority: Priority(priority), weight, deadline }
+        let UrgencyRecord { priority, weight, deadline, latency_limit } = self;
+        let [deadline, latency_limit] =
+            [deadline, latency_limit].map(|time| time.map(Duration::from_nanos));
+        Urgency { priority: Priority(priority), weight, deadline, latency_limit }
     }
 }
 
@@ -335,6 +342,9 @@ impl ChangeRecord {
             ChangeRecord::Weight(weight) => Change::Weight(weight),
             ChangeRecord::Deadline(deadline) => {
                 Change::Deadline(deadline.map(Duration::from_nanos))
+            }
+            ChangeRecord::LatencyLimit(limit) => {
+                Change::LatencyLimit(limit.map(Duration::from_nanos))
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A submitted operation raises those before it, as far as that changes them. An operation that ends before its turn,
 //! or asks for less, has those before it look at their successors again.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::vocabulary::{LaunchId, OpKey};
 
 /// The urgency of an operation that asks for nothing.
 pub(super) const NOTHING: Urgency =
-    Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None };
+    Urgency { priority: Priority(i32::MIN), weight: 1, deadline: None, latency_limit: None };
 
 /// Operations to look at; kept for their capacity.
 #[derive(Debug, Default)]
@@ -38,7 +39,11 @@ fn inherit(own: Urgency, other: Urgency) -> Urgency {
         (Some(own), Some(other)) => Some(own.min(other)),
         (own, other) => own.or(other),
     };
-    Urgency { priority: own.priority.max(other.priority), weight: own.weight, deadline }
+    // The limit is that of the more urgent one, whose launch takes the SMs; of two that are equally urgent, the stricter one.
+    // None is the strictest.
+    let terms = |of: Urgency| (of.priority, Reverse(of.latency_limit));
+    let (priority, Reverse(latency_limit)) = terms(own).max(terms(other));
+    Urgency { priority, weight: own.weight, deadline, latency_limit }
 }
 
 impl Engine {
@@ -107,6 +112,7 @@ impl Engine {
                 _ if part_of.is_some() => {}
                 Change::Priority(priority) => urgency.priority = priority,
                 Change::Deadline(deadline) => urgency.deadline = deadline,
+                Change::LatencyLimit(limit) => urgency.latency_limit = limit,
             }
         }
         self.reconsider(now, keys);
@@ -125,7 +131,7 @@ impl Engine {
 
 /// A launch as policies see it; `None` for other operations.
 pub(super) fn arrival(key: OpKey, op: &Op) -> Option<Arrival> {
-    let Urgency { priority, weight, deadline } = op.effective;
+    let Urgency { priority, weight, deadline, .. } = op.effective;
     let tasks = op.launch.as_ref()?.spec.tasks;
     Some(Arrival { id: LaunchId(key), stream: op.stream, priority, weight, deadline, tasks })
 }

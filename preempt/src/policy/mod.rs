@@ -193,6 +193,13 @@ pub trait Policy: Send {
         true
     }
 
+    /// The time that blocks have to leave SMs that are given to a launch whose stream has no
+    /// [limit](crate::Stream::set_latency_limit) of its own; `None` for as soon as possible. A policy that takes SMs away
+    /// without hurry has less work done again if it gives them time.
+    fn latency_limit(&self) -> Option<Duration> {
+        None
+    }
+
     /// The plan that [`assign`](Policy::assign) would make if a launch arrived now, after which the policy is as it was. The
     /// decision about an [armed](crate::Program::arm) program is made ahead by it. A plan without grants says that the policy
     /// cannot tell; nothing is made ahead then.
@@ -276,11 +283,14 @@ pub(crate) struct Urgency {
     pub weight: u32,
     /// On the policy's clock.
     pub deadline: Option<Duration>,
+    /// The time that blocks of others have to leave the SMs that it is given; the policy's, if it asks for none.
+    pub latency_limit: Option<Duration>,
 }
 
 impl Default for Urgency {
     fn default() -> Urgency {
-        Urgency { priority: Priority::default(), weight: 1, deadline: None }
+        let (priority, weight) = (Priority::default(), 1);
+        Urgency { priority, weight, deadline: None, latency_limit: None }
     }
 }
 

@@ -142,7 +142,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         name: "k".into(),
         uses: Vec::new(),
         after: None,
-        urgency: UrgencyRecord { priority: 0, weight: 1, deadline: None },
+        urgency: UrgencyRecord { priority: 0, weight: 1, deadline: None, latency_limit: None },
         launch: Some(launch),
         opaque: None,
         calls: Vec::new(),

@@ -61,7 +61,12 @@ impl StreamModel {
 
     pub(super) fn urgency(&self, now: Duration) -> Urgency {
         let deadline = self.due.map(|due| now + due);
-        Urgency { priority: self.priority, weight: self.weight.max(1), deadline }
+        Urgency {
+            priority: self.priority,
+            weight: self.weight.max(1),
+            deadline,
+            latency_limit: None,
+        }
     }
 }
 

@@ -110,7 +110,7 @@ mod shared_memory {
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
-    static preempt_slot: Shared<[u128; 5]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+    static preempt_slot: Shared<[u128; 7]> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 
     #[nvvm_internal::addrspace(3)]
     #[unsafe(no_mangle)]
@@ -122,7 +122,7 @@ mod shared_memory {
         unsafe { preempt_smem.0.get().cast() }
     }
 
-    /// Ten words that belong to the worker loop.
+    /// Fourteen words that belong to the worker loop.
     #[inline(always)]
     pub(crate) fn loop_slot() -> *mut u64 {
         preempt_slot.0.get().cast()

@@ -237,7 +237,7 @@ const MEANWHILE: Duration = Duration::from_millis(2);
 /// Asserts that nothing is reported for a while.
 fn expect_no_report(rig: &mut Rig<'_>) {
     thread::sleep(MEANWHILE);
-    rig.session.poll(&mut rig.reports);
+    rig.session.poll(Duration::ZERO, &mut rig.reports);
     assert!(rig.reports.is_empty(), "{:?}", rig.reports);
 }
 
@@ -325,7 +325,7 @@ fn gates_tell_others(rig: &mut Rig<'_>) {
             backend.close_gate(gate);
             thread::sleep(MEANWHILE);
             // It waits for a signal, perhaps.
-            rig.session.poll(&mut rig.reports);
+            rig.session.poll(Duration::ZERO, &mut rig.reports);
             let is_out = |report: &Report| match report {
                 Report::CohortOut(end) if end.order.op == victim.op => Some(end.posted.done),
                 _ => None,

@@ -231,7 +231,7 @@ impl<'a> Rig<'a> {
         let start = Instant::now();
         loop {
             let mark = self.device.inner.mark();
-            self.session.poll(&mut self.reports);
+            self.session.poll(Duration::ZERO, &mut self.reports);
             if !self.reports.is_empty() {
                 return std::mem::take(&mut self.reports);
             }

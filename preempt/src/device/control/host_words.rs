@@ -1,8 +1,9 @@
 //! Control memory in the host's own memory, for devices whose blocks are threads of the host.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 use preempt_device::abi::{COHORT_SLOTS, ControlBlock, DeviceQueue, Post, RequeueList, Signal};
 
@@ -16,6 +17,12 @@ use crate::sync::atomic::Ordering;
 use crate::vocabulary::QueueCount;
 
 /// A control block and its posts.
+/// The time of a device that the host emulates, in nanoseconds.
+pub(crate) fn nanos() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as u64
+}
+
 type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
 
 /// The words that cohorts point to. Threads that run blocks hold them, so they outlive every block that uses them, even
@@ -52,6 +59,9 @@ impl HostWords {
 
     // Relaxed: a signal is advice to stop, and nothing else is read on its account.
     pub fn signal(&self, queue: u32, signal: Signal) {
+        // Relaxed: a time for statistics, of which blocks see that it is another word's.
+        let arrived = DeviceQueue::arrival(signal, nanos());
+        self.queue(queue).arrived.store(arrived, Ordering::Relaxed);
         self.queue(queue).signal.store(signal.to_bits(), Ordering::Relaxed);
     }
 
@@ -179,14 +189,14 @@ mod tests {
     #[test]
     fn all_blocks_of_a_launch_get_the_same_save_area() {
         let words = HostWords::new(QueueCount { normal: 1, urgent: 0, levels: 0, chains: 1 });
-        let LentList(list) = words.take_requeue_list().expect("a list");
+        let LentList(list) = words.take_requeue_list(false).expect("a list");
         // More than there are addresses for.
         assert!(words.save_area(list, &launch(u32::MAX - 15), u32::MAX).is_none());
         // Memory that has become free since then comes too late.
         assert!(words.save_area(list, &launch(16), 1).is_none());
         words.give_back_requeue_list(LentList(list), true);
 
-        let LentList(list) = words.take_requeue_list().expect("a list");
+        let LentList(list) = words.take_requeue_list(false).expect("a list");
         let first = words.save_area(list, &launch(16), 1).expect("memory");
         let second = words.save_area(list, &launch(16), 1).expect("memory");
         assert!(Arc::ptr_eq(&first, &second));

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::{
-    COHORT_SLOTS, Cohort, ControlBlock, Divisor, Post, Posted, RequeueList, Signal, share_bits,
+    COHORT_SLOTS, Cohort, ControlBlock, Divisor, Post, Posted, RequeueList, Signal, StopLimit,
+    Stops, share_bits,
 };
 use preempt_device::host::{Amortize, Kernel};
+use rustc_hash::FxHashMap;
 use slotmap::SecondaryMap;
 
 use super::backend::{DeviceReport, Gate, KernelLaunch, KernelPanic, Loss, OwnedCopy, Owner};
@@ -26,7 +28,7 @@ use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueInd
 
 mod host_words;
 
-pub(super) use host_words::HostWords;
+pub(super) use host_words::{HostWords, nanos};
 
 /// Block-tasks: bounds a chunk whose length follows the clock.
 const MAX_CHUNK: u32 = 1024;
@@ -121,6 +123,10 @@ pub(crate) struct CohortEnd {
     pub launched: Duration,
     /// The time of the signal that took all its SMs, if there was one.
     pub stopped: Option<Duration>,
+    /// The limit of the last signal that took SMs of it, if one had any.
+    pub limit: Option<StopLimit>,
+    /// How its blocks left, with times in ticks of the device's clock.
+    pub stops: Stops,
 }
 
 /// Cohorts of a chain, at most, whose ends are looked for together.
@@ -164,12 +170,13 @@ struct OutCohort {
     shown_by: (*const Post, u32),
     launched: Duration,
     stopped: Option<Duration>,
+    limit: Option<StopLimit>,
 }
 
 impl OutCohort {
     fn new(order: &CohortOrder, runs: Runs, post: *const Post, launched: Duration) -> OutCohort {
         let shown_by = (post, order.ticket);
-        OutCohort { order: *order, runs, post, shown_by, launched, stopped: None }
+        OutCohort { order: *order, runs, post, shown_by, launched, stopped: None, limit: None }
     }
 
     /// What it did, once it is out.
@@ -177,7 +184,7 @@ impl OutCohort {
     /// # Safety
     ///
     /// The device has its posts.
-    unsafe fn posted(&self) -> Option<Posted> {
+    unsafe fn end(&self) -> Option<CohortEnd> {
         let (shown_by, ticket) = self.shown_by;
         // SAFETY: the caller's promise.
         let (post, last) = unsafe { (&*self.post, &*shown_by) };
@@ -185,7 +192,10 @@ impl OutCohort {
         if !last.has_passed(ticket) {
             return None;
         }
-        post.read(self.order.ticket)
+        let posted = post.read(self.order.ticket)?;
+        let &OutCohort { order, launched, stopped, limit, .. } = self;
+        let stops = if order.plain { Stops::default() } else { post.take_stops() };
+        Some(CohortEnd { order, posted, launched, stopped, limit, stops })
     }
 }
 
@@ -206,12 +216,38 @@ impl Runs {
     }
 }
 
+/// The longest chunk of each kernel with yield points that was seen, in ticks of the device's clock.
+#[derive(Debug, Default)]
+struct Longest(FxHashMap<usize, u32>);
+
+/// Cohorts after which a longest chunk counts for little, if none of them had one as long: what a kernel takes depends on its
+/// arguments, and on what ran beside it.
+const FORGETS: u32 = 8;
+
+impl Longest {
+    /// 0 if none was seen.
+    fn of(&self, kernel: &'static Kernel) -> u32 {
+        self.0.get(&ptr::from_ref(kernel).addr()).copied().unwrap_or(0)
+    }
+
+    /// Learns from the longest chunk of a cohort.
+    fn learn(&mut self, kernel: &'static Kernel, longest: u32) {
+        if longest > 0 {
+            let known = self.0.entry(ptr::from_ref(kernel).addr()).or_default();
+            *known = longest.max(*known - known.saturating_sub(longest) / FORGETS);
+        }
+    }
+}
+
 /// A scheduler's work on a device. One thread at a time uses it.
 pub(crate) struct Session {
     device: Arc<DeviceInner>,
     /// The time of a chunk, and that between two claims, on the clock that blocks read.
     pace: u32,
     claim_time: u32,
+    /// Ticks of that clock in 2²⁰ ns.
+    clock: u32,
+    longest: Longest,
     /// How long a gate waits.
     gates_wait: Duration,
     controls: Vec<ControlMemory>,
@@ -256,6 +292,8 @@ impl Session {
             gates_wait,
             pace: device.capabilities.ticks(costs.chunk()),
             claim_time: device.capabilities.ticks(costs.claim),
+            clock: device.capabilities.ticks(Duration::from_nanos(1 << 20)),
+            longest: Longest::default(),
             device,
             controls: Vec::new(),
             out: Vec::new(),
@@ -397,6 +435,8 @@ impl Session {
             pace,
             share_bits: share_bits(order.workers),
             crowd,
+            longest: self.longest.of(launch.kernel),
+            clock: self.clock,
             handed: order.handed,
             is_first: order.is_first,
             slot: order.slot,
@@ -438,11 +478,15 @@ impl Session {
 
     /// Writes a queue's signal word. If the word leaves the queue's current cohort no SM, the cohort has to stop.
     pub fn signal(&mut self, now: Duration, queue: QueueIndex, signal: Signal) {
-        if signal.range().is_empty()
-            && let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
+        if let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
             && !out.order.plain
         {
-            out.stopped.get_or_insert(now);
+            if signal.range().is_empty() {
+                out.stopped.get_or_insert(now);
+            }
+            if signal.limit() != StopLimit::SOONEST {
+                out.limit = Some(signal.limit());
+            }
         }
         self.device.backend.signal(queue, signal);
     }
@@ -469,16 +513,21 @@ impl Session {
 
     /// Appends what has happened. Faults come before the ends of cohorts, and of a chain of cohorts the last one comes
     /// first.
-    pub fn poll(&mut self, reports: &mut Vec<Report>) {
+    pub fn poll(&mut self, now: Duration, reports: &mut Vec<Report>) {
         self.device.backend.find_ends();
+        let (capabilities, longest) = (&self.device.capabilities, &mut self.longest);
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
         let ends = &mut self.ends;
         self.out.retain(|out| {
             // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
-            let posted = unsafe { out.posted() };
-            let &OutCohort { order, launched, stopped, .. } = out;
-            ends.extend(posted.map(|posted| CohortEnd { order, posted, launched, stopped }));
-            posted.is_none()
+            let end = unsafe { out.end() };
+            let is_out = end.is_some();
+            if let (Some(end), Runs::Kernel(kernel)) = (&end, &out.runs) {
+                let most = capabilities.ticks(now.saturating_sub(end.launched));
+                longest.learn(kernel, end.stops.longest.min(most));
+            }
+            ends.extend(end);
+            !is_out
         });
         self.device.backend.poll(&mut self.reports);
         for report in self.reports.drain(..) {
@@ -511,6 +560,19 @@ mod tests {
 
     #[preemptible]
     fn nothing() {}
+
+    #[test]
+    fn the_longest_chunk_is_known_at_once_and_forgotten_slowly() {
+        let mut longest = Longest::default();
+        let kernel = nothing().kernel();
+        assert_eq!(longest.of(kernel), 0);
+        for (chunk, known) in [(800, 800), (0, 800), (1600, 1600), (800, 1500), (1499, 1500)] {
+            longest.learn(kernel, chunk);
+            assert_eq!(longest.of(kernel), known, "after {chunk}");
+        }
+        (0..99).for_each(|_| longest.learn(kernel, 10));
+        assert!(longest.of(kernel) < 20);
+    }
 
     #[test]
     fn the_ends_of_short_launches_are_found_together() {
@@ -560,10 +622,10 @@ mod tests {
         });
         let post = |index: usize, done| {
             let word = Post::word(3, Posted { done, amortize: 1 });
-            posts[index].0.store(word, std::sync::atomic::Ordering::Release);
+            posts[index].word.store(word, std::sync::atomic::Ordering::Release);
         };
         // SAFETY: the posts are here.
-        let posted = || out.each_ref().map(|out| unsafe { out.posted() }.map(|posted| posted.done));
+        let posted = || out.each_ref().map(|out| unsafe { out.end() }.map(|end| end.posted.done));
         post(0, 5);
         assert_eq!(posted(), [None, None]);
         post(1, 7);

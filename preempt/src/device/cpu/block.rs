@@ -13,7 +13,7 @@ use super::Shared;
 use super::dispatch::{Demand, Left, Waiting};
 use super::program::QueuedCall;
 use super::threads::{Emulator, Task};
-use crate::device::control::PlainGrid;
+use crate::device::control::{PlainGrid, nanos};
 use crate::device::{DeviceReport, KernelLaunch, lock};
 use crate::error::caught;
 use crate::sync::Instant;
@@ -129,6 +129,10 @@ impl worker::Block for CpuBlock {
         self.start.elapsed().as_nanos() as u64
     }
 
+    fn nanos(&self) -> u64 {
+        nanos()
+    }
+
     fn await_previous(&self) {}
 
     fn release_next(&self) {}
@@ -223,6 +227,7 @@ impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
             index: self.index,
+            began: std::time::Instant::now(),
             decision: &self.decision,
             switch: &self.switch,
             requeueable: run.cohort().filter(|_| requeueable),
@@ -285,7 +290,7 @@ impl PlainRun {
         }
         if call.as_ref().is_none_or(|call| call.is_last) {
             // SAFETY: the block's thread holds the device's words while the block runs.
-            unsafe { &*post }.0.store(self.grid.last_word(), Ordering::Release);
+            unsafe { &*post }.word.store(self.grid.last_word(), Ordering::Release);
         }
         Left::Done
     }

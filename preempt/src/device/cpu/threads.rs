@@ -43,6 +43,8 @@ pub(super) struct Task<'a> {
     pub sm: u32,
     /// The task's index.
     pub index: u32,
+    /// When the block-task began.
+    pub began: std::time::Instant,
     /// What the block has decided about its tasks.
     pub decision: &'a Decision,
     /// How the block leaves tasks at checkpoints.
@@ -166,7 +168,7 @@ impl Emulator {
                 // block's. The save area is the launch's.
                 unsafe {
                     let yields = Yields::new(cohort, true).decided_by(task.decision, task.index);
-                    yields.switched_by(task.switch)
+                    yields.begun(task.began).switched_by(task.switch)
                 }
             }),
             wait,

@@ -42,6 +42,8 @@ pub(super) const NO_COHORT: Cohort = Cohort {
     pace: 0,
     share_bits: 0,
     crowd: 0,
+    longest: 0,
+    clock: 0,
     handed: 0,
     is_first: false,
     slot: 0,

@@ -15,6 +15,7 @@
 //! sees the other.
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -84,12 +85,18 @@ SHARE:
 LOOK:
     ld.relaxed.sys.global.u64 %rd9, [%rd4];
     mov.u64 %rd12, %globaltimer;
+    // When the word comes, for `DeviceQueue::arrived`: the time in the low half, and the word's epoch.
+    cvt.u32.u64 %r9, %rd12;
+    shr.u64 %rd13, %rd9, EPOCH_SHIFT;
+    cvt.u32.u64 %r10, %rd13;
+    mov.b64 %rd13, {%r9, %r10};
     sub.u64 %rd12, %rd12, %rd10;
     cvt.u32.u64 %r7, %rd9;
     shfl.sync.idx.b32 %r8, %r7, 31, 31, -1;
     setp.ge.u32 %p5, %r8, %r3;
     @%p5 bra END;
     setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
+    @%p5 st.relaxed.sys.global.u64 [%rd7+ARRIVED], %rd13;
     @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
     mov.u64 %rd8, %rd9;
     setp.lt.u64 %p5, %rd12, %rd11;
@@ -102,7 +109,13 @@ LOOK:
     bar.warp.sync -1;
     fence.sc.sys;
     ld.relaxed.sys.global.u64 %rd9, [%rd4];
+    mov.u64 %rd12, %globaltimer;
+    cvt.u32.u64 %r9, %rd12;
+    shr.u64 %rd13, %rd9, EPOCH_SHIFT;
+    cvt.u32.u64 %r10, %rd13;
+    mov.b64 %rd13, {%r9, %r10};
     setp.ne.and.u64 %p5, %rd9, %rd8, %p4;
+    @%p5 st.relaxed.sys.global.u64 [%rd7+ARRIVED], %rd13;
     @%p5 st.relaxed.sys.global.u64 [%rd7], %rd9;
 END:
     ret;
@@ -534,6 +547,8 @@ impl Drop for Proxy {
 fn text() -> String {
     let entry = ENTRY
         .replace("QUEUE_BYTES", &size_of::<DeviceQueue>().to_string())
+        .replace("ARRIVED", &offset_of!(DeviceQueue, arrived).to_string())
+        .replace("EPOCH_SHIFT", &Signal::EPOCH_SHIFT.to_string())
         .replace("QUEUE_COUNT", &QUEUE_COUNT.to_string())
         .replace("ANY_SM", &ANY_SM.to_string());
     let entries = [FIRST, NEXT[0], NEXT[1]].map(|name| entry.replace("NAME", name)).concat();

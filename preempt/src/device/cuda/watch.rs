@@ -97,7 +97,7 @@ impl PendingPost {
         let is_over = end.is_over(ends);
         if is_over {
             // Release: a thread that reads the post sees what the grid wrote, which this one sees.
-            post.0.store(end.word, Ordering::Release);
+            post.word.store(end.word, Ordering::Release);
         }
         is_over
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     fn post(post: &Post, ticket: u32) {
-        post.0.store(Post::word(ticket, Posted { done: 5, amortize: 1 }), Release);
+        post.word.store(Post::word(ticket, Posted { done: 5, amortize: 1 }), Release);
     }
 
     fn watch(posts: &[Post], cohorts: &[(u32, usize, u32)]) -> Watch {

@@ -329,7 +329,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     let due = || prop::option::of(0u64..5000);
     let asks = (-2i32..12, 1u32..5, prop::option::weighted(0.8, 0u64..3000), 0u64..200, 0..8)
         .prop_map(|(priority, weight, predicted, overhead, kind)| Asks {
-            urgency: Urgency { priority: Priority(priority), weight, deadline: None },
+            urgency: Urgency { priority: Priority(priority), weight, ..Urgency::default() },
             predicted: predicted.map(micros),
             yield_overhead: micros(overhead),
             plain: kind == 0,
@@ -340,6 +340,7 @@ fn happening() -> impl Strategy<Value = Happening> {
             (-2i32..12).prop_map(|priority| Change::Priority(Priority(priority))),
             (1u32..5).prop_map(Change::Weight),
             due().prop_map(|due| Change::Deadline(due.map(micros))),
+            due().prop_map(|limit| Change::LatencyLimit(limit.map(micros))),
         ]
     };
     prop_oneof![

@@ -1,5 +1,7 @@
 //! Launches, queues and cohorts: races, case by case.
 
+use preempt_device::abi::StopLimit;
+
 use super::world::{QUEUES, World};
 use super::*;
 use crate::policy::{EarliestDeadline, Ffs, Priority};
@@ -51,6 +53,39 @@ fn an_urgent_launch_takes_what_it_needs_and_gives_it_back() {
     let Some(Outcome::Done(report)) = world.op(batch).finished else { panic!("done") };
     assert_eq!((report.tasks, report.yields), (1000, 1));
     assert!(report.resumes > 0);
+}
+
+#[test]
+fn a_signal_has_the_strictest_limit_of_those_that_gain() {
+    let us = Duration::from_micros;
+    let cases = [
+        ([None, None], StopLimit::SOONEST),
+        ([Some(us(50)), Some(us(20))], StopLimit::within(20_000)),
+        ([Some(us(50)), None], StopLimit::SOONEST),
+        ([Some(Duration::MAX), Some(us(9))], StopLimit::within(9000)),
+    ];
+    for (limits, expected) in cases {
+        let policy = Box::new(StaticPriority::new());
+        let (mut engine, mut actions) = (Engine::new(8, QUEUES, Costs::h200(), policy), Vec::new());
+        engine.submit(Duration::ZERO, submission(0, 0, spec(1000)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        actions.clear();
+        for (stream, latency_limit) in (1..).zip(limits) {
+            let mut submission = submission(stream, 5, spec(2));
+            submission.urgency.latency_limit = latency_limit;
+            engine.submit(Duration::ZERO, submission, &mut actions);
+        }
+        engine.settle(Duration::ZERO, &mut actions);
+        let signals: Vec<_> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Signal { signal, .. } => Some(signal),
+                _ => None,
+            })
+            .collect();
+        let [signal] = signals[..] else { panic!("{signals:?}") };
+        assert_eq!(signal.limit(), expected, "{limits:?}");
+    }
 }
 
 #[test]

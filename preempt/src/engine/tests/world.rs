@@ -287,6 +287,7 @@ impl World {
             match change {
                 Change::Priority(priority) if is_meant => op.urgency.priority = priority,
                 Change::Deadline(deadline) if is_meant => op.urgency.deadline = deadline,
+                Change::LatencyLimit(limit) if is_meant => op.urgency.latency_limit = limit,
                 Change::Weight(weight) if is_meant => op.urgency.weight = weight.max(1),
                 _ => {}
             }

@@ -84,11 +84,13 @@ struct Terms {
     weight: u32,
     /// Time from a launch's submission to its deadline.
     due: Option<Duration>,
+    latency_limit: Option<Duration>,
 }
 
 impl Stream {
     pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
-        let (terms, priorities) = (Terms { priority, weight: 1, due: None }, shared.priorities());
+        let terms = Terms { priority, weight: 1, due: None, latency_limit: None };
+        let priorities = shared.priorities();
         priorities.enter(priority);
         let terms = Arc::new(Common { terms: Mutex::new(terms), priorities });
         Stream { shared, id, terms, credits: Credits::default() }
@@ -142,6 +144,35 @@ impl Stream {
     /// Sets the deadline of later launches, as a time after their submission, for policies that use deadlines.
     pub fn set_deadline(&self, due: Option<Duration>) {
         lock(&self.terms).due = due;
+    }
+
+    /// Sets the time that blocks of other launches have to leave the SMs that this stream's launches are given: for later
+    /// launches, and at once for those that wait.
+    ///
+    /// Without a limit, blocks leave at their next [yield point or checkpoint](crate::preemptible#yield-points), and work that
+    /// they have to do again is lost. With one, each block chooses by itself, as in Chimera (Park et al., ASPLOS 2015): if the
+    /// rest of its block-task is expected to fit the limit it ends the block-task, which costs nothing; otherwise it leaves at
+    /// the next yield point or checkpoint. The rest is estimated by the kernel's longest block-task so far, and while none is
+    /// known it does not fit. [`Stats::stops`](crate::stats::Stats::stops) counts stops that took longer, and the techniques.
+    ///
+    /// A limit of zero fits nothing: blocks end their block-tasks, and each stop counts as a violation. So does
+    /// `Duration::MAX` without violations.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// let control = scheduler.stream(10);
+    /// control.set_latency_limit(Some(Duration::from_micros(15)));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn set_latency_limit(&self, limit: Option<Duration>) {
+        lock(&self.terms).latency_limit = limit;
+        self.shared.change(Target::Stream(self.id), Change::LatencyLimit(limit));
+    }
+
+    /// The time that blocks of other launches have to leave the SMs that this stream's launches are given.
+    pub fn latency_limit(&self) -> Option<Duration> {
+        lock(&self.terms).latency_limit
     }
 
     /// Launches a kernel.
@@ -439,8 +470,8 @@ impl Stream {
     ) -> (Job, Handle<O>) {
         let completion = Arc::new(Completion::new(self.credits.take(&self.shared)));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
-        let Terms { priority, weight, .. } = *lock(&self.terms);
-        let urgency = Urgency { priority, weight, deadline: None };
+        let Terms { priority, weight, latency_limit, .. } = *lock(&self.terms);
+        let urgency = Urgency { priority, weight, deadline: None, latency_limit };
         (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
     }
 

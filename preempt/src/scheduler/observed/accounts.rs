@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{SmRange, Stops as Posted};
 use rustc_hash::FxHashMap;
 
-use super::stats::{Decisions, Stats, StreamStats, Totals};
+use super::stats::{Decisions, Stats, Stops, StreamStats, Totals};
 use super::telemetry;
 use super::trace::{Moment, Trace};
 use crate::engine::{Grant, LaunchReport, Outcome, count};
@@ -49,6 +49,7 @@ pub(in crate::scheduler) struct Accounts {
     other_streams: Tally,
     priorities: BTreeMap<Priority, Tally>,
     other_priorities: Tally,
+    stops: Stops,
     decisions: u64,
     timed: Histogram,
     busy: Duration,
@@ -91,6 +92,7 @@ impl Accounts {
             other_streams: Tally::default(),
             priorities: BTreeMap::new(),
             other_priorities: Tally::default(),
+            stops: Stops::default(),
             decisions: 0,
             timed: Histogram::default(),
             busy: Duration::ZERO,
@@ -284,6 +286,15 @@ impl Accounts {
         }
     }
 
+    /// Counts how a cohort's blocks have left, with the time that dropped work had taken, and the limit and the time of its
+    /// stop, if it had a limit.
+    pub fn stopped(&mut self, blocks: &Posted, lost: Duration, stop: Option<(Duration, Duration)>) {
+        self.stops.count_blocks(blocks, lost);
+        if let Some((limit, took)) = stop {
+            self.stops.count(limit, took);
+        }
+    }
+
     /// The counts until now, with those of launches that have SMs now.
     pub fn stats<'a>(
         &self,
@@ -317,6 +328,7 @@ impl Accounts {
             other_streams: totals(&all.other_streams),
             priorities: all.priorities.iter().map(|(&of, tally)| (of, totals(tally))).collect(),
             other_priorities: totals(&all.other_priorities),
+            stops: self.stops.clone(),
             decisions: Decisions {
                 count: self.decisions,
                 mean,

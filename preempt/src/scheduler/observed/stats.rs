@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use preempt_device::abi::Stops as Posted;
+
 use crate::policy::Priority;
 
 /// What a scheduler has done since it was built; see [`Scheduler::stats`](crate::scheduler::Scheduler::stats).
@@ -22,8 +24,83 @@ pub struct Stats {
     pub priorities: Vec<(Priority, Totals)>,
     /// Launches of further priorities, once there were 32.
     pub other_priorities: Totals,
+    /// How blocks have left SMs that were taken from their launches.
+    pub stops: Stops,
     /// What the scheduler's own decisions took.
     pub decisions: Decisions,
+}
+
+/// How blocks have left SMs that were taken from launches of kernels with yield points or checkpoints, and how long that took
+/// where the stream or the policy has a [limit](crate::Stream::set_latency_limit).
+///
+/// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
+/// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
+/// host's signal until the host knows of the end, which is some microseconds longer.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stops {
+    /// Stops with a limit.
+    pub count: u64,
+    /// Those of them that took longer than the limit.
+    pub violations: u64,
+    /// The longest of them.
+    pub longest: Duration,
+    /// Blocks that ended their block-tasks.
+    pub drained: u64,
+    /// Blocks that requeued a block-task at a yield point.
+    pub requeued: u64,
+    /// Blocks that left a block-task at a checkpoint.
+    pub switched: u64,
+    /// The time that requeued block-tasks had run in vain, summed over blocks.
+    pub lost: Duration,
+    /// The same for each limit; of more than 16 limits, the first ones.
+    pub limits: Vec<LimitStops>,
+}
+
+/// Stops with one limit, as the device keeps to it: up to an eighth shorter than what was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LimitStops {
+    /// The limit.
+    pub limit: Duration,
+    /// Stops with this limit.
+    pub count: u64,
+    /// Those of them that took longer.
+    pub violations: u64,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+/// Limits, at most, with counts of their own.
+const MOST_LIMITS: usize = 16;
+
+impl Stops {
+    /// Counts blocks, and the time of dropped work.
+    pub(super) fn count_blocks(&mut self, posted: &Posted, lost: Duration) {
+        self.drained += u64::from(posted.drained);
+        self.requeued += u64::from(posted.requeued);
+        self.switched += u64::from(posted.switched);
+        self.lost += lost;
+    }
+
+    /// Counts a stop that took so long.
+    pub(super) fn count(&mut self, limit: Duration, took: Duration) {
+        let is_late = u64::from(took > limit);
+        self.count += 1;
+        self.violations += is_late;
+        self.longest = self.longest.max(took);
+        let known = self.limits.iter().position(|of| of.limit == limit);
+        let index = known.unwrap_or(self.limits.len());
+        if index == self.limits.len() && index < MOST_LIMITS {
+            let (count, violations, longest) = (0, 0, Duration::ZERO);
+            self.limits.push(LimitStops { limit, count, violations, longest });
+        }
+        if let Some(of) = self.limits.get_mut(index) {
+            of.count += 1;
+            of.violations += is_late;
+            of.longest = of.longest.max(took);
+        }
+    }
 }
 
 /// Totals of the launches of one stream.
@@ -81,4 +158,25 @@ pub struct Decisions {
     pub max: Duration,
     /// The time of all decisions, as a part of [`busy`](Stats::busy).
     pub overhead: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_are_counted_for_each_limit_and_these_are_bounded() {
+        let us = Duration::from_micros;
+        let mut stops = Stops::default();
+        for (limit, took) in [(15, 15), (15, 16), (30, 20)] {
+            stops.count(us(limit), us(took));
+        }
+        assert_eq!((stops.count, stops.violations, stops.longest), (3, 1, us(20)));
+        let of = |stops: &Stops, index: usize| {
+            (stops.limits[index].count, stops.limits[index].violations)
+        };
+        assert_eq!((of(&stops, 0), of(&stops, 1)), ((2, 1), (1, 0)));
+        (100..200).for_each(|limit| stops.count(us(limit), us(1000)));
+        assert_eq!((stops.count, stops.violations, stops.limits.len()), (103, 101, MOST_LIMITS));
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{SmRange, Stops};
 use preempt_device::host::Preemption;
 use slotmap::SecondaryMap;
 
@@ -411,7 +411,7 @@ impl Core {
 
     fn take_reports(&mut self, now: Duration) {
         let mut reports = std::mem::take(&mut self.reports);
-        self.session.poll(&mut reports);
+        self.session.poll(now, &mut reports);
         self.news.happened |= !reports.is_empty();
         for report in reports.drain(..) {
             match report {
@@ -476,7 +476,16 @@ impl Core {
     }
 
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
-        let CohortEnd { order, posted, launched, stopped } = end;
+        let CohortEnd { order, posted, launched, stopped, limit, stops } = end;
+        if limit.is_some() || stops != Stops::default() {
+            let limit = limit.map(|limit| Duration::from_nanos(limit.nanos()));
+            // The blocks' own time, or else what the host saw of a cohort that lost all SMs.
+            let seen = stopped.map(|stopped| now.saturating_sub(stopped));
+            let of_blocks = Some(stops.latest).filter(|&nanos| nanos > 0);
+            let took = of_blocks.map(|nanos| Duration::from_nanos(nanos.into())).or(seen);
+            let lost = self.device.inner.capabilities.time(stops.lost);
+            self.accounts.stopped(&stops, lost, limit.zip(took));
+        }
         let CohortOrder { op, slot, plain, after, gated, over, signal, workers, .. } = order;
         if let Some((launch, preemption)) = self.kernel(op) {
             let (launch, tasks) = (launch.clone(), launch.tasks());

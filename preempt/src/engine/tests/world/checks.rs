@@ -39,7 +39,14 @@ impl World {
             for (model, urgency) in &waiting {
                 let shares = op.uses.iter().any(|a| model.uses.iter().any(|b| conflict(a, b)));
                 if shares || model.stream == op.stream || model.after == Some(*key) {
-                    expected.priority = expected.priority.max(urgency.priority);
+                    if expected.priority == urgency.priority {
+                        // None is the strictest.
+                        let limits = [expected.latency_limit, urgency.latency_limit];
+                        expected.latency_limit = limits.into_iter().min().flatten();
+                    } else if expected.priority < urgency.priority {
+                        expected.priority = urgency.priority;
+                        expected.latency_limit = urgency.latency_limit;
+                    }
                     let deadlines = [expected.deadline, urgency.deadline];
                     expected.deadline = deadlines.into_iter().flatten().min();
                 }
@@ -54,7 +61,8 @@ impl World {
                 let heard = self.heard.with(|heard| heard.get(&LaunchId(*key)).copied());
                 let heard = heard.map(|arrival| {
                     let Arrival { priority, weight, deadline, .. } = arrival;
-                    Urgency { priority, weight, deadline }
+                    // Policies are not told of limits.
+                    Urgency { priority, weight, deadline, ..expected }
                 });
                 assert_eq!(heard, Some(expected), "{key:?}");
             }

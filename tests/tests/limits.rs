@@ -1,0 +1,181 @@
+//! Latency limits: how blocks leave the SMs that a stream with a limit takes, and what `stats` says of it. Whatever they choose,
+//! each block-task has its effects once.
+
+use std::time::Duration;
+
+use preempt::policy::StaticPriority;
+use preempt::stats::Stops;
+use preempt::{Buffer, CpuLayout, Device, Preemption, Scheduler, Stream};
+use preempt_device::prelude::*;
+use preempt_test_kit::Random;
+
+const THREADS: u32 = 8;
+const TASKS: u32 = 12;
+const ELEMENTS: usize = (TASKS * THREADS) as usize;
+
+/// Rounds of a block-task, each with a yield point, and nanoseconds of each.
+const ROUNDS: u32 = 40;
+const PAUSE: u32 = 50_000;
+
+/// Shorter than most of a block-task, and longer than a few of its rounds.
+const LIMIT: Duration = Duration::from_micros(400);
+
+#[preemptible(block = THREADS)]
+fn mixes(x: &[u32], y: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    let mut value = x[i];
+    for _ in 0..ROUNDS {
+        yield_point!();
+        if thread::thread_idx_x() == 0 {
+            thread::nanosleep(PAUSE);
+        }
+        value = value.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+    // SAFETY: each thread writes its own element.
+    unsafe { y.write(i, value) }
+}
+
+/// Not to be done twice, and not possible to drop: it goes on at its checkpoint.
+#[preemptible(block = THREADS)]
+fn accumulates(sums: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    checkpoint!(sum: u32 = 0 => for round in 0..ROUNDS {
+        if thread::thread_idx_x() == 0 {
+            thread::nanosleep(PAUSE);
+        }
+        sum = sum.wrapping_add(round);
+    });
+    // SAFETY: each thread accesses its own element.
+    unsafe { sums.write(i, sums.read(i).wrapping_add(sum)) }
+}
+
+#[preemptible(block = 1)]
+fn nothing(_out: SliceMut<u32>) {}
+
+fn scheduler() -> Scheduler {
+    Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(2)).expect("a device"))
+        .policy(StaticPriority::whole_device())
+        .preemption(Preemption::Preemptible)
+        .build()
+        .expect("a scheduler")
+}
+
+fn read(scheduler: &Scheduler, buffer: &Buffer<u32>) -> Vec<u32> {
+    let copy = scheduler.stream(0).download(buffer).expect("accepted");
+    copy.wait().expect("copied")
+}
+
+/// Takes the device for a moment, `times` times, with a pause in between.
+fn takes(scheduler: &Scheduler, urgent: &Stream, times: u32, pause: Duration) {
+    let mut out = scheduler.zeroed::<u32>(1).expect("memory");
+    for _ in 0..times {
+        std::thread::sleep(pause);
+        urgent.launch(nothing(&mut out).grid(2)).expect("accepted").wait().expect("done");
+    }
+}
+
+/// What the limits of an urgent stream do to a launch with yield points.
+fn stops(limit: Option<Duration>) -> Stops {
+    let scheduler = scheduler();
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    urgent.set_latency_limit(limit);
+    assert_eq!(urgent.latency_limit(), limit);
+    let inputs: Vec<u32> = (0..ELEMENTS as u32).collect();
+    let x = scheduler.buffer(&inputs).expect("memory");
+    let mut y = scheduler.buffer(&vec![u32::MAX; ELEMENTS]).expect("memory");
+    let handle = batch.launch(mixes(&x, &mut y).grid(TASKS)).expect("accepted");
+    takes(&scheduler, &urgent, 5, Duration::from_micros(700));
+    handle.wait().expect("done");
+    let expected = inputs.iter().map(|&value| {
+        (0..ROUNDS)
+            .fold(value, |value, _| value.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+    });
+    assert_eq!(read(&scheduler, &y), expected.collect::<Vec<_>>());
+    scheduler.stats().stops
+}
+
+#[test]
+fn without_a_limit_blocks_leave_at_once_and_nothing_is_counted_as_late() {
+    let Stops { count, violations, requeued, switched, lost, .. } = stops(None);
+    assert_eq!((count, violations, switched), (0, 0, 0));
+    assert!(requeued > 0 && lost > Duration::ZERO);
+}
+
+#[test]
+fn a_limit_of_zero_is_kept_by_nothing() {
+    let Stops { count, violations, requeued, limits, .. } = stops(Some(Duration::ZERO));
+    assert!(count > 0);
+    assert_eq!((violations, requeued), (count, 0));
+    assert_eq!(limits.len(), 1);
+    assert_eq!((limits[0].limit, limits[0].violations), (Duration::ZERO, count));
+}
+
+#[test]
+fn with_time_enough_all_block_tasks_end() {
+    let Stops { count, violations, requeued, drained, lost, .. } = stops(Some(Duration::MAX));
+    assert!(count > 0 && drained > 0);
+    assert_eq!((violations, requeued, lost), (0, 0, Duration::ZERO));
+}
+
+#[test]
+fn a_block_task_that_is_not_known_to_fit_leaves() {
+    let Stops { count, requeued, .. } = stops(Some(LIMIT));
+    assert!(count > 0 && requeued > 0);
+}
+
+#[test]
+fn a_waiting_launch_has_the_limit_that_its_stream_gets_later() {
+    let scheduler = scheduler();
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let x = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
+    let [mut y, mut out] = [ELEMENTS, 1].map(|n| scheduler.zeroed::<u32>(n).expect("memory"));
+    let first = batch.launch(mixes(&x, &mut y).grid(TASKS)).expect("accepted");
+    let event = scheduler.stream(0).record_event().expect("recorded");
+    urgent.wait_event(&event).expect("accepted");
+    let last = urgent.launch(nothing(&mut out).grid(2)).expect("accepted");
+    urgent.set_latency_limit(Some(Duration::MAX));
+    last.wait().expect("done");
+    first.wait().expect("done");
+    assert_eq!(scheduler.stats().stops.requeued, 0);
+}
+
+#[test]
+fn every_technique_leaves_each_effect_once() {
+    let scheduler = scheduler();
+    let mut random = Random(23);
+    let limits = [None, Some(LIMIT), Some(Duration::from_micros(20)), Some(Duration::MAX)];
+    let urgent: Vec<_> = limits
+        .iter()
+        .map(|&limit| {
+            let stream = scheduler.stream(1);
+            stream.set_latency_limit(limit);
+            stream
+        })
+        .collect();
+    let inputs: Vec<u32> = (0..ELEMENTS as u32).map(|_| random.bits() as u32).collect();
+    let x = scheduler.buffer(&inputs).expect("memory");
+    let mut y = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
+    let mut sums = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
+    let batches = [0, 0].map(|priority| scheduler.stream(priority));
+    const LAUNCHES: u32 = 4;
+    for _ in 0..LAUNCHES {
+        let handles = [
+            batches[0].launch(mixes(&x, &mut y).grid(TASKS)).expect("accepted"),
+            batches[1].launch(accumulates(&mut sums).grid(TASKS)).expect("accepted"),
+        ];
+        while handles.iter().any(|handle| handle.try_wait().is_none()) {
+            let stream = &urgent[random.below(limits.len() as u32) as usize];
+            takes(&scheduler, stream, 1, Duration::from_micros(random.below(1500).into()));
+        }
+    }
+    let expected = inputs.iter().map(|&value| {
+        (0..ROUNDS)
+            .fold(value, |value, _| value.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+    });
+    assert_eq!(read(&scheduler, &y), expected.collect::<Vec<_>>());
+    let sum = LAUNCHES * (0..ROUNDS).sum::<u32>();
+    assert_eq!(read(&scheduler, &sums), vec![sum; ELEMENTS]);
+    let Stops { drained, requeued, switched, .. } = scheduler.stats().stops;
+    assert!(drained > 0 && requeued > 0 && switched > 0, "{:?}", scheduler.stats().stops);
+}
