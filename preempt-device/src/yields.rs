@@ -179,7 +179,7 @@ impl Yields {
     #[cfg(not(target_arch = "nvptx64"))]
     fn look(&mut self) -> bool {
         self.ask();
-        self.has_to_leave()
+        self.has_to_leave(self.asked)
     }
 
     #[cfg(target_arch = "nvptx64")]
@@ -187,27 +187,31 @@ impl Yields {
     fn look(&mut self) -> bool {
         // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
         let watch = unsafe { &*target::yield_word().cast::<Watch>() };
-        let clock = target::clock();
-        if self.is_asked {
-            self.is_asked = false;
-            if self.has_to_leave() {
-                watch.end(clock);
-                return true;
-            }
-        }
-        let last = watch.last();
-        if last.is_recent(clock) {
+        let (clock, last) = (target::clock(), watch.last());
+        let was_asked = core::mem::take(&mut self.is_asked);
+        if last.is_recent(clock) && !was_asked {
             return false;
         }
-        if !last.is_end() && target::is_leader() && watch.takes_turn(last, clock) {
+        // What the last yield point asked for has arrived.
+        let (mut word, mut is_known) = (self.asked, was_asked);
+        if !last.is_recent(clock)
+            && !last.is_end()
+            && target::is_leader()
+            && watch.takes_turn(last, clock)
+        {
             self.ask();
             // The next yield point may come late or never, so after a long time without a look this one waits
             // for the word.
-            self.is_asked = !last.is_old(clock);
-            if !self.is_asked && self.has_to_leave() {
-                watch.end(clock);
-                return true;
+            let waits = last.is_old(clock);
+            self.is_asked = !waits;
+            if waits {
+                (word, is_known) = (self.asked, true);
             }
+        }
+        // In one place, so that the choice is there once.
+        if is_known && self.has_to_leave(word) {
+            watch.end(clock);
+            return true;
         }
         last.is_end()
     }
@@ -219,10 +223,10 @@ impl Yields {
         self.asked = unsafe { &*self.queue }.signal.load(Relaxed);
     }
 
-    /// Whether the word that was loaded last takes the SM from the cohort, and the block is not to end its tasks first.
+    /// Whether a word of the queue takes the SM from the cohort, and the block is not to end its tasks first.
     #[inline(always)]
-    fn has_to_leave(&self) -> bool {
-        let signal = self.granted.or_newer(self.asked);
+    fn has_to_leave(&self, word: u64) -> bool {
+        let signal = self.granted.or_newer(word);
         !signal.range().contains(target::sm_id()) && !self.drains(signal.limit())
     }
 
@@ -285,7 +289,7 @@ impl Yields {
         let mut is_taken = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() && self.requeueable {
-            is_taken = self.has_to_leave();
+            is_taken = self.has_to_leave(self.asked);
             self.ask();
         }
         target::yield_vote(is_taken)
@@ -328,7 +332,7 @@ impl Yields {
         if target::is_first_thread() {
             let mut is_taken = false;
             if self.requeueable {
-                is_taken = self.has_to_leave();
+                is_taken = self.has_to_leave(self.asked);
                 self.ask();
             }
             drops &= is_taken;

@@ -149,8 +149,8 @@ impl Yields {
         let mut is_left = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() {
-            is_left =
-                self.has_to_leave() && self.switch().is_some_and(|switch| switch.takes_slot::<T>());
+            is_left = self.has_to_leave(self.asked)
+                && self.switch().is_some_and(|switch| switch.takes_slot::<T>());
             self.ask();
         }
         // The barrier tells the threads the answer and the slot. All of them have ended the round, and with it their
