@@ -40,6 +40,10 @@ macro_rules! delegate {
                 self.$field.may_preempt(by, of)
             }
 
+            fn latency_limit(&self) -> Option<Duration> {
+                self.$field.latency_limit()
+            }
+
             fn wake(&self) -> Option<Duration> {
                 self.$field.wake()
             }

@@ -112,6 +112,9 @@ impl Yields {
 /// Virtual time of a nanosecond on an SM, for a weight of 1. Larger weights need the digits.
 const UNIT: u128 = 1 << 32;
 
+/// The part of a turn of fixed length by which it may end later.
+const LATEST: f64 = 0.1;
+
 /// The shortest turn; bounds how often the policy is asked.
 const SHORTEST_TURN: Duration = Duration::from_micros(10);
 
@@ -246,6 +249,16 @@ impl Shares {
             }
         };
         turn.max(SHORTEST_TURN)
+    }
+
+    /// The time by which a turn may end later, so that block-tasks end instead of running again: the part of it that yields
+    /// may cost.
+    fn latest(&self) -> Duration {
+        let part = match self.turn {
+            Turn::Fixed(_) => LATEST,
+            Turn::Overhead(limit) => limit,
+        };
+        self.turn_length().mul_f64(part)
     }
 
     /// Counts the time since the last plan of a launch that was granted SMs then.
@@ -395,6 +408,10 @@ impl Policy for Shares {
         }
     }
 
+    fn latency_limit(&self) -> Option<Duration> {
+        Some(self.latest())
+    }
+
     fn wake(&self) -> Option<Duration> {
         self.wake
     }
@@ -409,6 +426,17 @@ fn is_wide(device: &dyn DeviceView, launch: LaunchId, weight: u32, weights: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_turn_ends_late_by_the_part_that_yields_may_cost() {
+        let millis = Duration::from_millis;
+        let mut shares = Shares::new(Turn::Overhead(0.2), Duration::ZERO);
+        (shares.overheads, shares.weights) = (millis(2), 2);
+        assert_eq!(shares.turn_length(), millis(5));
+        assert_eq!(shares.latency_limit(), Some(millis(1)));
+        let fixed = Shares::new(Turn::Fixed(millis(5)), Duration::ZERO);
+        assert_eq!(fixed.latency_limit(), Some(Duration::from_micros(500)));
+    }
 
     #[test]
     fn a_stream_costs_what_its_long_launches_cost() {

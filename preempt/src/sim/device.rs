@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use preempt_device::abi::{COHORT_SLOTS, Signal, SmRange, departures};
+use preempt_device::abi::{COHORT_SLOTS, Signal, SmRange, StopLimit, departures};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 
 use super::agenda::{Agenda, Happening, nanos};
@@ -126,6 +126,8 @@ struct Cohort {
     /// What it has done, and when its first block began.
     work: u64,
     begun: Option<u64>,
+    /// The most work that an SM that was taken has to do again, as the last signal has it.
+    redo: u64,
     /// The launch that waits for ends of its blocks, and when they come, if it is a plain grid.
     makes_room: Option<(OpKey, u64)>,
 }
@@ -152,6 +154,22 @@ pub(super) struct Device {
     waiting: Vec<CohortKey>,
     /// Kept for its capacity.
     spare: Vec<Vec<u32>>,
+}
+
+/// How long an SM's last block waits for its block-task where a signal has this limit, and the most work that the SM then
+/// has to do again, if that is `redo` in the mean without a limit: half of a block-task.
+///
+/// The rests of block-tasks are anything up to a whole one. Those that fit the limit are done, and the others have come less
+/// far.
+fn leaving(limit: StopLimit, redo: u64) -> (u64, u64) {
+    let task = 2 * redo;
+    let within = match limit {
+        StopLimit::SOONEST => return (0, u64::MAX),
+        StopLimit::ZERO => task,
+        limit => limit.nanos().min(task),
+    };
+    let dropped = (task - within) as f64 / task.max(1) as f64;
+    (within, (redo as f64 * dropped * dropped) as u64)
 }
 
 impl Device {
@@ -194,6 +212,7 @@ impl Device {
             launched,
             work: 0,
             begun: None,
+            redo: u64::MAX,
             makes_room: None,
         };
         let cohort = self.cohorts.insert(cohort);
@@ -217,8 +236,11 @@ impl Device {
             return;
         }
         cohort.trim(range);
-        let stop = self.launches.get(cohort.order.op).map_or(0, |launch| launch.stop);
-        let out = at + stop;
+        let launch = self.launches.get(cohort.order.op);
+        let (stop, redo) = launch.map_or((0, 0), |launch| (launch.stop, launch.redo));
+        let (drains, redo) = leaving(signal.limit(), redo);
+        cohort.redo = redo;
+        let out = at + stop + drains;
         agenda.enter(out, Happening::Leave(key, range.lo(), range.hi()));
     }
 
@@ -293,6 +315,7 @@ impl Device {
         // Less than a block-task, of which nothing is done; later, blocks are anywhere in theirs.
         let ran = now - cohort.begun.unwrap_or(now);
         let dropped = if ran < 2 * launch.redo { ran } else { launch.redo };
+        let dropped = dropped.min(cohort.redo);
         let again = (dropped * gone).min(cohort.work);
         cohort.work -= again;
         launch.left += again;
@@ -589,5 +612,30 @@ impl Cohort {
     /// Block-tasks that it has done.
     fn tasks(&self, launch: &Running) -> u32 {
         launch.kernel.tasks_of(self.work).min(launch.tasks_left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_trades_waiting_for_work_that_is_lost() {
+        let within = StopLimit::within;
+        let cases = [
+            (within(1000), (960, 270)),
+            (within(1 << 20), (2000, 0)),
+            (StopLimit::NEVER, (2000, 0)),
+            (StopLimit::ZERO, (2000, 0)),
+        ];
+        for (limit, expected) in cases {
+            assert_eq!(leaving(limit, 1000), expected, "{limit:?}");
+            assert_eq!(leaving(limit, 0), (0, 0), "a kernel without yield points");
+        }
+        assert_eq!(
+            leaving(StopLimit::SOONEST, 1000),
+            (0, u64::MAX),
+            "what it would do again anyway"
+        );
     }
 }

@@ -29,7 +29,8 @@
 //!   whole waves of blocks.
 //! - A launch of blocks takes effect after [`Costs::launch`], and where other blocks have to leave first, when these are
 //!   out. Blocks that are told to leave work until they are out, [`KernelModel::stop`] later; with yield points, each SM
-//!   then has [`KernelModel::redo`] of its work to do again, or all that it did, if that is less than a block-task.
+//!   then has [`KernelModel::redo`] of its work to do again, or all that it did, if that is less than a block-task. With a
+//!   [limit](crate::policy::Policy::latency_limit), the rests of block-tasks are taken to be anything up to a whole one.
 //! - Blocks are placed on the SMs that the policy meant them for, spread over all of them; on a GPU some may not at
 //!   first. Those of a plain grid fill one SM after the other, and leave the rest to others, which stands for the room
 //!   that a GPU has beside them. SMs of a plain grid that the policy gives to a more urgent launch are that one's after
