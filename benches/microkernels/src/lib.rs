@@ -56,3 +56,33 @@ pub fn occupy(counts: SliceMut<u32>, nanos: u64) {
         count_task(counts);
     }
 }
+
+/// The longest sleep of a thread of [`hold`]: it ends as much too late at most, and writes to memory no more often.
+const HOLD_NAP_NANOS: u32 = 200;
+
+/// Holds its place on an SM for `nanos` nanoseconds, in grids of one dimension. Adds to `held[task]` how long it was there,
+/// also if it leaves earlier, at its yield point.
+///
+/// Two blocks of 1024 threads leave no room on an SM of a GPU. The CPU device plays threads one after the other, so a block
+/// of one thread is for that.
+#[preemptible(amortize = 1, idempotent)]
+pub fn hold(nanos: u64, held: SliceMut<u64>) {
+    let start = global_timer();
+    let task = thread::block_idx_x() as usize;
+    assert!(task < held.len());
+    let is_first = thread::thread_number() == 0;
+    // SAFETY: in bounds, and thread 0 alone accesses the block-task's own element.
+    let before = if is_first { unsafe { held.as_mut_ptr().add(task).read() } } else { 0 };
+    while global_timer() - start < nanos {
+        if is_first {
+            // SAFETY: as above.
+            unsafe { held.write(task, before + (global_timer() - start).min(nanos)) };
+        }
+        yield_point!();
+        nanosleep(HOLD_NAP_NANOS);
+    }
+    if is_first {
+        // SAFETY: as above.
+        unsafe { held.write(task, before + nanos) };
+    }
+}
