@@ -64,7 +64,8 @@ with Rounds, in a policy of the suite's own), with a limit of 30 µs. `ceiling`:
 virtual time, where launching and preempting cost nothing, with the launches as they were alone.
 ANTT and STP are by the median time alone, plain, and for the ceiling by the time alone there.
 
-- `violations_mean` and `_worst`, `throughput_lost_mean`, `end_to_end_late` and
+- `violations_mean` and `_worst` (of the `violations_programs` whose launches were stopped at all),
+  `throughput_lost_mean`, `end_to_end_late` and
   `end_to_end_beyond_floor` are of `choice` with `limit_us`; the mean and the worst are over the
   programs. `throughput_lost_flush`, `_switch` and `_drain` are means of the other arms, `_switch`
   of the programs that have checkpoints, null without any. `.._beside_half` are the same by the
@@ -74,8 +75,8 @@ ANTT and STP are by the median time alone, plain, and for the ceiling by the tim
   same of the ceiling. `over_ceiling`: the lowest ratio of a mean to that of the ceiling, of the
   four means of ANTT and of STP, the latter with 1 added.
 - `wrong`: how often the outputs of a program were not those of an undisturbed run; they are
-  compared after each part of an arm and each run of a pair. `drops` and `switches` are blocks, over
-  the whole suite.
+  compared after each part of an arm and each run of a pair. `drops` and `switches` are blocks of
+  the programs, over the whole suite.
 ";
 
 impl Experiment for Chimera {
@@ -144,6 +145,7 @@ fn summary(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Value {
     let stops = site.scheduler.stats().stops;
     let mut summary = json!({
         "violations_mean": mean(&violations),
+        "violations_programs": violations.len(),
         "violations_worst": violations.iter().copied().reduce(f64::max),
         "limit_us": microseconds(LIMIT),
         "longest_stop_us": microseconds(periodic.longest),
@@ -163,7 +165,7 @@ fn summary(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Value {
         "throughput_lost_drain_beside_half": lost_beside_half(Arm::Drain),
         "pairs": pairs.len(),
         "wrong": site.wrong,
-        "drops": stops.requeued,
+        "drops": stops.requeued.saturating_sub(periodic.killed),
         "switches": stops.switched,
     });
     let sharing = shared(pairs);
