@@ -23,10 +23,10 @@ pub struct State {
 #[preemptible(block = THREADS as u32)]
 pub fn feedback(states: &[State], gain: State, commands: PerThread<f32>) {
     let i = thread::index_1d() as usize;
-    if i < states.len() {
-        if let Some(command) = commands.own() {
-            command.set(command_for(states[i], gain));
-        }
+    if i < states.len()
+        && let Some(command) = commands.own()
+    {
+        command.set(command_for(states[i], gain));
     }
 }
 
