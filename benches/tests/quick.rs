@@ -561,6 +561,57 @@ fn mix_has_three_settings_and_counts_yields_by_priority() {
 }
 
 #[test]
+fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
+    let options = ["--program", "BS", "--program", "LUD", "--program", "ST"];
+    let json = quick_of(
+        "chimera",
+        &options.into_iter().chain(["--svg", "chimera.svg"]).collect::<Vec<_>>(),
+    );
+    let rows = json["rows"].as_array().unwrap();
+    let (rows, pairs) = rows.split_at(3 * 9);
+    for (arms, program) in rows.chunks(9).zip(["BS", "LUD", "ST"]) {
+        let alone = ["drain", "flush", "switch"];
+        assert_eq!(column(arms, "arm"), [&alone[..], &["choice"; 6]].concat());
+        let limits = [15.0, 15.0, 15.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0];
+        for (row, limit) in arms.iter().zip(limits) {
+            assert_eq!((&row["program"], &row["limit_us"]), (&program.into(), &limit.into()));
+            if row["form"] == "no checkpoint" {
+                assert_eq!(
+                    (&row["arm"], &row["throughput_lost"]),
+                    (&"switch".into(), &Value::Null)
+                );
+                continue;
+            }
+            assert_eq!(row["form"] == "neither", program == "LUD", "{row}");
+            let keys = ["runs", "tasks", "late", "throughput_lost", "throughput_lost_beside_half"];
+            assert_numbers(row, &keys);
+            assert_numbers(row, &["stops", "drained", "requeued", "switched", "work_dropped_us"]);
+        }
+    }
+    // With `--quick` those of LUD alone.
+    for (arms, pair) in pairs.chunks(3).zip([["BS", "LUD"], ["LUD", "ST"]]) {
+        assert_eq!(column(arms, "arm"), ["in order", "shared", "ceiling"]);
+        for row in arms {
+            assert_eq!(row["pair"], json!(pair));
+            assert_numbers(row, &["antt", "stp", "samples"]);
+        }
+    }
+    assert_eq!(pairs.len(), 2 * 3);
+    let summary = &json["summary"];
+    assert_eq!((&summary["wrong"], &summary["limit_us"]), (&0.into(), &15.0.into()));
+    let keys = ["violations_mean", "violations_worst", "throughput_lost_switch"];
+    assert!(keys.iter().all(|key| summary.get(key).is_some()), "{summary}");
+    let keys = ["throughput_lost_mean", "throughput_lost_flush", "throughput_lost_drain"];
+    assert_numbers(summary, &keys);
+    assert_numbers(summary, &["antt_gain", "stp_gain", "over_ceiling", "drops", "switches"]);
+    assert_numbers(summary, &["end_to_end_late", "end_to_end_beyond_floor", "floor_p998_us"]);
+    assert_all_ran(summary);
+    let output = run(&["chimera", "--quick", "--program", "VA"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("MUM"), "{}", errors(&output));
+}
+
+#[test]
 fn sim_replays_what_was_decided() {
     let json = quick_of("sim", &["--program", "NN"]);
     let rows = json["rows"].as_array().unwrap();

@@ -6,7 +6,8 @@ use preempt_ptx_text::{Verdict, read};
 use proptest::prelude::*;
 
 /// What compilers wrote, each as `rustc` or rust-cuda did.
-const COMPILED: [(&str, &str); 5] = [
+const COMPILED: [(&str, &str); 6] = [
+    ("control-loop", include_str!("../../examples/control-loop/kernels/kernels.ptx")),
     ("cust-app", include_str!("../../examples/cust-app/kernels/kernels.ptx")),
     ("nightly-batch", include_str!("../../examples/nightly-batch/kernels/kernels.ptx")),
     ("urgent-inference", include_str!("../../examples/urgent-inference/kernels/kernels.ptx")),

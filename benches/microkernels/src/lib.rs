@@ -56,3 +56,52 @@ pub fn occupy(counts: SliceMut<u32>, nanos: u64) {
         count_task(counts);
     }
 }
+
+/// The longest sleep of a thread of [`hold`]: it ends as much too late at most, and writes to memory no more often.
+const HOLD_NAP_NANOS: u32 = 200;
+
+/// How long block-tasks of [`hold`] at one place held their SMs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, KernelArg)]
+#[repr(C)]
+pub struct Held {
+    /// Nanoseconds, also of block-tasks that left at their yield point.
+    pub nanos: u64,
+    /// Block-tasks that began.
+    pub begun: u64,
+    /// Block-tasks that came to their end.
+    pub ended: u64,
+}
+
+/// Holds its place on an SM for `nanos` nanoseconds, in grids of one dimension. Adds to `held[task]`, also if it leaves
+/// earlier, at its yield point.
+///
+/// Two blocks of 1024 threads leave no room on an SM of a GPU. The CPU device plays threads one after the other, so a block
+/// of one thread is for that.
+#[preemptible(amortize = 1, idempotent)]
+pub fn hold(nanos: u64, held: SliceMut<Held>) {
+    let start = global_timer();
+    let task = thread::block_idx_x() as usize;
+    assert!(task < held.len());
+    let is_first = thread::thread_number() == 0;
+    let mut own = Held::default();
+    if is_first {
+        // SAFETY: in bounds, and thread 0 alone accesses the block-task's own element.
+        own = unsafe { held.as_mut_ptr().add(task).read() };
+        own.begun += 1;
+    }
+    let before = own.nanos;
+    while global_timer() - start < nanos {
+        if is_first {
+            own.nanos = before + (global_timer() - start).min(nanos);
+            // SAFETY: as above.
+            unsafe { held.write(task, own) };
+        }
+        yield_point!();
+        nanosleep(HOLD_NAP_NANOS);
+    }
+    if is_first {
+        (own.nanos, own.ended) = (before + nanos, own.ended + 1);
+        // SAFETY: as above.
+        unsafe { held.write(task, own) };
+    }
+}

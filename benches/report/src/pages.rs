@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+mod chimera;
 mod coschedule;
 mod cost;
 mod markdown;
@@ -35,7 +36,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 21] = [
+const SECTIONS: [(&str, Section); 22] = [
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
     ("From the signal until the last block has left", urgent::stops),
@@ -49,6 +50,7 @@ const SECTIONS: [(&str, Section); 21] = [
     ("Shares by weight", scheduling::fairness),
     ("Eleven programs at intervals", scheduling::mix),
     ("Programs two at a time", coschedule::coschedule),
+    ("Blocks that drain, are dropped or switch", chimera::chimera),
     ("Predicted durations", scheduling::prediction),
     ("Decided again, and simulated", scheduling::sim),
     ("In virtual time", scheduling::simulated),

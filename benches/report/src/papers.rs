@@ -8,6 +8,7 @@ use serde_json::Value;
 pub(crate) const FLEP: &str = "FLEP, K40";
 pub(crate) const EFFISHA: &str = "EffiSha, K40m";
 pub(crate) const COSCHEDULING: &str = "Eyraud-Dubois and Bentes, P100";
+pub(crate) const CHIMERA: &str = "Chimera, simulated Fermi";
 
 /// FLEP (ASPLOS 2017).
 pub(crate) mod flep {
@@ -75,6 +76,29 @@ pub(crate) mod coscheduling {
     pub const MOST_PREEMPTIONS: f64 = 0.12;
 }
 
+/// Chimera (ASPLOS 2015).
+pub(crate) mod chimera {
+    /// The limit of figures 6 and 7, in microseconds.
+    pub const LIMIT_US: f64 = 15.0;
+    /// Figure 6: preemptions that are behind the deadline, with the choice.
+    pub const VIOLATIONS: f64 = 0.002;
+    /// Figure 7: the throughput lost with the choice, and with each technique alone.
+    pub const LOST: f64 = 0.101;
+    pub const LOST_DRAIN: f64 = 0.089;
+    pub const LOST_FLUSH: f64 = 0.193;
+    pub const LOST_SWITCH: f64 = 0.122;
+    /// Figure 8 (a): by the limit, in microseconds.
+    pub const VIOLATIONS_BY_LIMIT: [(f64, f64); 4] =
+        [(5.0, 0.02), (10.0, 0.0108), (15.0, 0.0024), (20.0, 0.0)];
+    /// Section 4.4: of all pairs, how many times lower ANTT is than with one kernel at a time, and how much higher STP.
+    pub const ANTT_GAIN: f64 = 5.5;
+    pub const STP_GAIN: f64 = 0.122;
+    /// Figures 10 and 11: the same of the pairs of this program.
+    pub const SHOWN: &str = "LUD";
+    pub const SHOWN_ANTT_GAIN: f64 = 25.4;
+    pub const SHOWN_STP_GAIN: f64 = 0.417;
+}
+
 /// The papers' figures, ours, and what they would be if preemption cost nothing: headings, then a line for each.
 /// The first column is text. `None` for suites whose papers have none here.
 pub fn comparison(results: &Value) -> Option<Vec<Vec<String>>> {
@@ -86,6 +110,7 @@ pub fn comparison(results: &Value) -> Option<Vec<Vec<String>>> {
         "prediction" => (FLEP, prediction(&summary)),
         "mix" => (EFFISHA, mix(&summary)),
         "coschedule" => (COSCHEDULING, coschedule(&summary, &results["rows"])),
+        "chimera" => (CHIMERA, chimera(&summary)),
         _ => return None,
     };
     let here = format!("here, {}", results["device"].as_str().unwrap_or("unknown device"));
@@ -190,6 +215,30 @@ fn coschedule(summary: &Summary, rows: &Value) -> Vec<Vec<String>> {
         line(&format!("plan shorter than MaxPair, {name}"), from_to(below_max_pair), here, None)
     }));
     lines
+}
+
+fn chimera(summary: &Summary) -> Vec<Vec<String>> {
+    let part =
+        |what, paper, here, free| line(what, percent(paper), summary.tell(here, percent), free);
+    let lost = |what, paper, here| part(what, paper, here, nothing());
+    let stp = |what, paper, here, free| {
+        line(what, change(paper), summary.tell(here, change), summary.tell(free, change))
+    };
+    let antt = |what, paper, here, free| {
+        line(what, times(paper), summary.tell(here, times), summary.tell(free, times))
+    };
+    let shown = (chimera::SHOWN_ANTT_GAIN, chimera::SHOWN_STP_GAIN);
+    vec![
+        lost("violations of 15 µs", chimera::VIOLATIONS, "violations_mean"),
+        lost("throughput lost, choice", chimera::LOST, "throughput_lost_mean"),
+        lost("throughput lost, drain", chimera::LOST_DRAIN, "throughput_lost_drain"),
+        lost("throughput lost, flush", chimera::LOST_FLUSH, "throughput_lost_flush"),
+        lost("throughput lost, switch", chimera::LOST_SWITCH, "throughput_lost_switch"),
+        antt("ANTT lower, all pairs", chimera::ANTT_GAIN, "antt_gain", "antt_ceiling"),
+        stp("STP, all pairs", chimera::STP_GAIN, "stp_gain", "stp_ceiling"),
+        antt("ANTT lower, pairs of LUD", shown.0, "lud_antt_gain", "lud_antt_ceiling"),
+        stp("STP, pairs of LUD", shown.1, "lud_stp_gain", "lud_stp_ceiling"),
+    ]
 }
 
 /// A suite's results in a few figures.

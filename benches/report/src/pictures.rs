@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::chart::Picture;
 
 mod antt;
+mod chimera;
 mod coschedule;
 mod fairness;
 mod mix;
@@ -17,13 +18,14 @@ mod urgent_inference;
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 7] = [
+const SUITES: [(&str, Draw); 8] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
     ("prediction", prediction::picture),
     ("mix", mix::picture),
     ("coschedule", coschedule::picture),
+    ("chimera", chimera::picture),
     ("urgent-inference", urgent_inference::picture),
 ];
 

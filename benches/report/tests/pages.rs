@@ -107,6 +107,20 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn a_suite_without_results_says_so_and_its_results_are_read_once_they_are_there() {
+    let root = copy("unmeasured");
+    let chimera = root.join("benches/results/chimera-h200.json");
+    let _ = fs::remove_file(&chimera);
+    assert!(results_page(&root).contains("Not measured yet: `preempt-bench chimera "));
+    fs::write(&chimera, "{").unwrap();
+    let error = format!("{:#}", pages(&root).unwrap_err());
+    assert!(error.contains("chimera-h200.json: is no JSON"), "{error}");
+    fs::write(&chimera, r#"{ "suite": "chimera", "rows": [] }"#).unwrap();
+    let error = format!("{:#}", pages(&root).unwrap_err());
+    assert!(error.contains("chimera-h200.json: no row has `program`"), "{error}");
+}
+
+#[test]
 fn the_program_checks_the_folder_that_it_runs_in() {
     let plot = |folder: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_preempt-plot"));

@@ -298,3 +298,50 @@ fn broken_files_are_refused_in_words() {
         assert!(!svg.exists(), "{name}");
     }
 }
+
+#[test]
+fn chimera_has_lines_by_limit_bars_by_program_and_gains_of_the_shown_pairs() {
+    let row = |program: &str, arm: &str, limit: f64, lost: Option<f64>| {
+        let violations = (arm == "choice").then_some(0.01);
+        json!({ "program": program, "arm": arm, "limit_us": limit, "violations": violations, "late": 0.02,
+                "throughput_lost": lost })
+    };
+    let mut rows = Vec::new();
+    for program in ["BS", "LUD"] {
+        rows.push(row(program, "drain", 15.0, Some(0.09)));
+        rows.push(row(program, "switch", 15.0, None));
+        rows.extend([5.0, 15.0].map(|limit| row(program, "choice", limit, Some(0.1))));
+    }
+    for pair in [["BS", "LUD"], ["BS", "CP"]] {
+        let arms = [("in order", 10.0, 0.5), ("shared", 2.0, 1.0), ("ceiling", 1.5, 1.2)];
+        rows.extend(
+            arms.map(
+                |(arm, antt, stp)| json!({ "pair": pair, "arm": arm, "antt": antt, "stp": stp }),
+            ),
+        );
+    }
+    let summary = json!({ "violations_mean": 0.001, "throughput_lost_mean": 0.08, "antt_gain": 6.0,
+                          "antt_ceiling": 6.5, "stp_gain": 0.2, "stp_ceiling": 0.25 });
+    let results = results("chimera", rows.clone(), summary);
+    let svg = picture(&results).unwrap().svg().unwrap();
+    let (bars, texts) = drawn(&svg);
+    // Drain and choice of two programs; shared and ceiling of the one pair that is shown, in two panels.
+    let mut bars: Vec<_> = bars.into_iter().map(|(_, count)| count).collect();
+    bars.sort_unstable();
+    assert_eq!(bars.iter().sum::<usize>(), 2 * 2 + 2 * 2, "{bars:?}");
+    has(&texts, &["BS LUD", "LUD", "limit, in µs", "Tasks behind their deadline"]);
+    has(&texts, &["Chimera, simulated Fermi, mean: 25.40x"]);
+    assert!(!texts.iter().any(|text| text == "BS CP" || text == "switch"), "{texts:?}");
+    let table = papers::comparison(&results).unwrap();
+    assert_eq!(table[1], ["violations of 15 µs", "0.2 %", "0.1 %", "0.0 %"]);
+    assert_eq!(table[6], ["ANTT lower, all pairs", "5.50x", "6.00x", "6.50x"]);
+    assert_eq!(table[7], ["STP, all pairs", "+12.2 %", "+20.0 %", "+25.0 %"]);
+    assert_eq!(table[8][2..], ["-", "-"]);
+
+    // Without stops that the device has timed, and without pairs.
+    rows.truncate(8);
+    rows.iter_mut().for_each(|row| row["violations"] = Value::Null);
+    let (_, texts) = svg_of(&crate::results("chimera", rows, json!({})));
+    has(&texts, &["Tasks behind their deadline"]);
+    assert!(!texts.iter().any(|text| text.contains("STP") || text.contains("took longer")));
+}

@@ -20,9 +20,9 @@ use model::launch_models;
 use pair::{Found, HEADINGS, Pair, error};
 use watch::{LaunchNotes, Note, Watch};
 
-mod model;
+pub(super) mod model;
 mod pair;
-mod watch;
+pub(super) mod watch;
 
 /// Samples of each pair, and with `--quick`.
 const SAMPLES: u32 = 7;

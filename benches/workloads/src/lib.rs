@@ -199,6 +199,14 @@ pub const CHIMERA: &[Definition] = &[
     mummer::DEFINITION,
 ];
 
+/// Programs of [`CHIMERA`], by the same names, whose long block-tasks have checkpoints in the place of yield points.
+pub const CHECKPOINTED: &[Definition] = &[];
+
+/// The form with checkpoints of the program of this name, if there is one.
+pub fn with_checkpoints(name: &str) -> Option<&'static Definition> {
+    CHECKPOINTED.iter().find(|definition| definition.name == name)
+}
+
 /// The programs of both lists.
 pub fn every() -> impl Iterator<Item = &'static Definition> {
     ALL.iter().chain(CHIMERA)

@@ -52,6 +52,16 @@ impl Folder {
     pub fn get(&self, name: &str) -> Result<Results> {
         Results::read(&self.0.join(format!("{name}.json")))
     }
+
+    /// The same of results that may not be there yet: `None` then.
+    ///
+    /// # Errors
+    ///
+    /// If there is such a file, and it cannot be read or holds no JSON.
+    pub fn find(&self, name: &str) -> Result<Option<Results>> {
+        let path = self.0.join(format!("{name}.json"));
+        if path.try_exists()? { Results::read(&path).map(Some) } else { Ok(None) }
+    }
 }
 
 impl Results {

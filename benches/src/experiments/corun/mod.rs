@@ -31,6 +31,7 @@ pub use launches::{Launches, line_of, model_of, row};
 pub use metrics::{Turnarounds, antt, stp};
 pub use prepared::PreparedProgram;
 pub use simulated::{MEANING as WITHOUT_A_DEVICE, Simulated, simulate};
+pub use switch::{PolicySelector, SelectedPolicy};
 pub use testbed::{Arm, Completed, Job, NewPolicy, Testbed};
 
 use super::Bench;

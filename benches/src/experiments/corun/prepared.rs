@@ -32,13 +32,28 @@ impl PreparedProgram {
         size: Size,
         seed: u32,
     ) -> Result<PreparedProgram> {
+        let mut prepared = PreparedProgram::scheduled(scheduler, definition, size, seed)?;
+        if scheduler.device().properties().driver.is_some() {
+            prepared.raw = raw_launches(prepared.steps())?;
+        }
+        Ok(prepared)
+    }
+
+    /// As [`PreparedProgram::new`], for launches through the scheduler alone.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the scheduler.
+    pub fn scheduled(
+        scheduler: &Scheduler,
+        definition: &Definition,
+        size: Size,
+        seed: u32,
+    ) -> Result<PreparedProgram> {
         let program = (definition.build)(scheduler, size, seed)?;
         let stream = scheduler.stream(0);
-        let is_gpu = scheduler.device().properties().driver.is_some();
-        let raw = if is_gpu { raw_launches(&program.steps)? } else { Vec::new() };
-        let expected = Vec::new();
-        let mut prepared =
-            PreparedProgram { name: definition.name, program, raw, stream, expected };
+        let (name, raw, expected) = (definition.name, Vec::new(), Vec::new());
+        let mut prepared = PreparedProgram { name, program, raw, stream, expected };
         prepared.poison()?;
         for call in prepared.program.setup.iter().chain(&prepared.program.steps) {
             prepared.stream.launch(call.clone())?.wait()?;

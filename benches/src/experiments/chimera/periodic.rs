@@ -1,0 +1,502 @@
+//! A periodic task with a deadline beside each program (sections 4.1 and 4.2 of the paper).
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use preempt::error::LaunchError;
+use preempt::policy::Priority;
+use preempt::{Buffer, Error, Handle, LaunchReport, Preemption, Stream};
+use preempt_microkernels::{Held, hold};
+use preempt_report::percentile;
+use preempt_workloads::with_checkpoints;
+
+use super::site::{Decider, HUNG, Rerun, Site};
+use crate::experiments::Bench;
+use crate::experiments::corun::PreparedProgram;
+use crate::progress::Progress;
+
+/// Microseconds that the task has half of the SMs, and from one of its launches to the next, as in the paper.
+const TASK: Duration = Duration::from_micros(200);
+const PERIOD: Duration = Duration::from_millis(1);
+/// How many times longer both are on the CPU device, whose SMs share processors with the threads that launch.
+const CPU_STRETCH: u32 = 20;
+
+/// The limit of the summary, and the limits of figure 8 with two more.
+pub const LIMIT: Duration = Duration::from_micros(15);
+const LIMITS: [u64; 6] = [5, 10, 15, 20, 30, 50];
+
+/// Periods of each arm and program, at least: 40 runs of a program of 5 ms, which tell a throughput to a percent. With
+/// [`LIMIT`] as many as tell 1 % of violations of a program, by ten, and as make 10^4 samples of ten programs.
+const PERIODS: u32 = 200;
+const LIMIT_PERIODS: u32 = 1000;
+const QUICK_PERIODS: u32 = 3;
+/// Parts that each arm's periods come in: the arms take turns.
+const ROUNDS: u32 = 4;
+/// Periods of the task alone.
+const FLOOR_PERIODS: u32 = 2000;
+const QUICK_FLOOR_PERIODS: u32 = 10;
+
+/// Microseconds that a task may be later than the limit and its floor allow, for what the host adds.
+const SLACK: Duration = Duration::from_micros(5);
+/// The share of the floor's samples that are no later than the floor.
+const FLOOR_SHARE: f64 = 0.998;
+
+/// What blocks do that have to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arm {
+    /// They end their block-task.
+    Drain,
+    /// They leave at the next yield point, where the program has any.
+    Flush,
+    /// They leave at the next checkpoint, where the program has any.
+    Switch,
+    /// The one of these that costs least and keeps the limit.
+    Choice(Duration),
+}
+
+impl Arm {
+    /// All arms, in order.
+    pub fn all() -> impl Iterator<Item = Arm> {
+        let limits = LIMITS.into_iter().map(|limit| Arm::Choice(Duration::from_micros(limit)));
+        [Arm::Drain, Arm::Flush, Arm::Switch].into_iter().chain(limits)
+    }
+
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arm::Drain => "drain",
+            Arm::Flush => "flush",
+            Arm::Switch => "switch",
+            Arm::Choice(_) => "choice",
+        }
+    }
+
+    /// The limit that the task's deadline has: that of the paper for arms without one.
+    pub fn limit(self) -> Duration {
+        if let Arm::Choice(limit) = self { limit } else { LIMIT }
+    }
+
+    /// What the task's stream is told.
+    fn latency_limit(self) -> Option<Duration> {
+        match self {
+            Arm::Drain => Some(Duration::MAX),
+            Arm::Flush | Arm::Switch => None,
+            Arm::Choice(limit) => Some(limit),
+        }
+    }
+}
+
+/// Where a program's blocks can leave a block-task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// In one kernel at least, at yield points.
+    YieldPoints,
+    /// At checkpoints.
+    Checkpoints,
+    /// Nowhere: they drain.
+    Neither,
+}
+
+impl Form {
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::YieldPoints => "yield points",
+            Form::Checkpoints => "checkpoints",
+            Form::Neither => "neither",
+        }
+    }
+}
+
+/// What a program and the task did in some time.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Whole runs of the program, and how long they took.
+    pub runs: usize,
+    pub took: Duration,
+    /// From each launch of the task to its end, less its length; of one that was killed, until it was out.
+    pub latencies: Vec<Duration>,
+    /// Tasks that were killed at their deadline.
+    pub late: u64,
+    /// Tasks that were beyond the floor and [`SLACK`].
+    pub beyond_floor: u64,
+    /// How long the task held its SMs, over all its launches.
+    pub held: Duration,
+    pub stops: Stopped,
+}
+
+/// Stops of launches, as the scheduler counts them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stopped {
+    pub count: u64,
+    pub violations: u64,
+    pub drained: u64,
+    pub requeued: u64,
+    pub switched: u64,
+    pub lost: Duration,
+}
+
+/// A program in one arm.
+pub struct Row {
+    pub program: &'static str,
+    pub arm: Arm,
+    /// `None` if there is no program of the form that the arm needs.
+    pub found: Option<Found>,
+    pub form: Form,
+    /// The program alone, and beside a task that holds half of the SMs all the time.
+    pub alone: Rate,
+    pub beside_half: Rate,
+}
+
+/// Runs in some time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    runs: usize,
+    took: Duration,
+}
+
+/// All rows, and what they are compared with.
+pub struct Periodic {
+    pub rows: Vec<Row>,
+    /// From a launch of the task on an idle device to its end, less its length: the share of [`FLOOR_SHARE`].
+    pub floor: Duration,
+    pub period: Duration,
+    pub task: Duration,
+    /// The part of the SMs that the task takes.
+    pub part: f64,
+    /// The longest stop with [`LIMIT`], on the device's clock.
+    pub longest: Duration,
+    /// Blocks of the task that left because it was killed.
+    pub killed: u64,
+}
+
+/// The task: where it runs, and for how long.
+struct Task {
+    stream: Stream,
+    held: Buffer<Held>,
+    /// Threads of a block.
+    block: u32,
+    length: Duration,
+    period: Duration,
+    floor: Duration,
+}
+
+/// Measures all arms of all programs.
+///
+/// # Errors
+///
+/// Errors of the scheduler. Wrong results are counted.
+pub fn periodic(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) -> Result<Periodic> {
+    site.choose(Decider::Priorities)?;
+    let mut task = Task::new(bench, site)?;
+    task.floor = task.alone(bench.amount(QUICK_FLOOR_PERIODS, FLOOR_PERIODS))?;
+    let progress = Progress::new("programs beside a periodic task", programs.len() as u64);
+    let mut rows = Vec::new();
+    for program in programs {
+        rows.extend(beside(bench, site, &mut task, program)?);
+        progress.step();
+    }
+    let stops = site.scheduler.stats().stops;
+    // The device keeps to a limit that is up to an eighth shorter.
+    let is_it = |limit: Duration| limit <= LIMIT && limit >= LIMIT * 7 / 8;
+    let longest = stops.limits.iter().find(|stops| is_it(stops.limit));
+    let sms = site.scheduler.device().properties().sms;
+    let held = task.held()?;
+    Ok(Periodic {
+        rows,
+        floor: task.floor,
+        period: task.period,
+        task: task.length,
+        part: f64::from(sms / 2) / f64::from(sms),
+        longest: longest.map(|stops| stops.longest).unwrap_or_default(),
+        killed: held.begun - held.ended,
+    })
+}
+
+/// A program beside the task, in all arms.
+fn beside(
+    bench: &Bench,
+    site: &mut Site,
+    task: &mut Task,
+    program: &PreparedProgram,
+) -> Result<Vec<Row>> {
+    let size = bench.sizes()[0];
+    let switched = with_checkpoints(program.name);
+    let switched = switched.map(|definition| site.prepare(definition, size)).transpose()?;
+    let has_yield_points = program.steps().iter().any(|call| call.kernel().yields);
+    let form = if has_yield_points { Form::YieldPoints } else { Form::Neither };
+    let form_of = |arm| match (arm, &switched) {
+        (Arm::Switch, None) => None,
+        (Arm::Switch, Some(switched)) => Some((switched, Form::Checkpoints)),
+        // Nothing else than checkpoints can be chosen.
+        (Arm::Choice(_), Some(switched)) if !has_yield_points => {
+            Some((switched, Form::Checkpoints))
+        }
+        _ => Some((program, form)),
+    };
+    let stream = site.stream();
+    let run = |site: &mut Site, program: &PreparedProgram, runs: usize, arm: &str| {
+        let mut rerun = Rerun::new(&stream, program.steps(), Preemption::Preemptible);
+        let took = rerun.until(runs)?;
+        let reports = std::mem::take(&mut rerun.reports);
+        site.count(program, &reports);
+        site.check(program, arm)?;
+        anyhow::Ok(took)
+    };
+    // The first run of a process is slow.
+    run(site, program, 1, "alone")?;
+    let once = run(site, program, 1, "alone")?.max(Duration::from_micros(1));
+    let (mut alone, mut beside_half) = (Rate::default(), Rate::default());
+    let mut found: Vec<(Arm, Found)> = Arm::all().map(|arm| (arm, Found::default())).collect();
+    let rounds = bench.amount(1, ROUNDS);
+    for _ in 0..rounds {
+        let period = task.period;
+        let runs_in = |periods: u32| {
+            let window = period * periods.div_ceil(rounds);
+            window.div_duration_f64(once).ceil() as usize
+        };
+        let runs = runs_in(bench.amount(QUICK_PERIODS, PERIODS));
+        program.poison()?;
+        alone.add(runs, run(site, program, runs, "alone")?);
+        program.poison()?;
+        let half = task.hold_on()?;
+        beside_half.add(runs, run(site, program, runs, "beside half")?);
+        task.kill(&half)?;
+        for (arm, found) in &mut found {
+            let Some((program, _)) = form_of(*arm) else { continue };
+            let periods = if *arm == Arm::Choice(LIMIT) { LIMIT_PERIODS } else { PERIODS };
+            let runs = runs_in(bench.amount(QUICK_PERIODS, periods));
+            program.poison()?;
+            round(site, task, &stream, program, *arm, runs, found)?;
+            site.check(program, arm.name())?;
+        }
+    }
+    let rows = found.into_iter().map(|(arm, found)| {
+        let of_arm = form_of(arm);
+        Row {
+            program: program.name,
+            arm,
+            found: of_arm.is_some().then_some(found),
+            form: of_arm.map_or(form, |(_, form)| form),
+            alone,
+            beside_half,
+        }
+    });
+    Ok(rows.collect())
+}
+
+/// Runs of a program beside the task.
+fn round(
+    site: &mut Site,
+    task: &mut Task,
+    stream: &Stream,
+    program: &PreparedProgram,
+    arm: Arm,
+    runs: usize,
+    found: &mut Found,
+) -> Result<()> {
+    site.scheduler.synchronize()?;
+    task.stream.set_latency_limit(arm.latency_limit());
+    let stops = Stopped::of(site);
+    let held_before = task.held()?;
+    let is_over = AtomicBool::new(false);
+    let mut rerun = Rerun::new(stream, program.steps(), Preemption::Preemptible);
+    let (took, ticked) = thread::scope(|scope| {
+        let batch = scope.spawn(|| {
+            let took = rerun.until(runs);
+            // Relaxed: it says no more than that.
+            is_over.store(true, Relaxed);
+            took
+        });
+        let ticked = task.tick(arm.limit(), |_| is_over.load(Relaxed), found);
+        let took = batch.join().map_err(|_| anyhow!("the thread of {} panicked", program.name));
+        (took, ticked)
+    });
+    ticked?;
+    found.took += took??;
+    found.runs += runs;
+    let held = task.held()?;
+    let nanos = held.nanos - held_before.nanos;
+    found.held += Duration::from_nanos(nanos) / task.held.len() as u32;
+    let mut stopped = Stopped::of(site).since(&stops);
+    // Those of the task itself, when it was killed, are none of the program's.
+    let ended = held.ended - held_before.ended;
+    let dropped = held.begun - held_before.begun - ended;
+    stopped.requeued = stopped.requeued.saturating_sub(dropped);
+    let in_vain = nanos.saturating_sub(ended * task.length.as_nanos() as u64);
+    stopped.lost = stopped.lost.saturating_sub(Duration::from_nanos(in_vain));
+    found.stops.add(&stopped);
+    let reports = std::mem::take(&mut rerun.reports);
+    site.count(program, &reports);
+    Ok(())
+}
+
+impl Task {
+    fn new(bench: &Bench, site: &Site) -> Result<Task> {
+        let properties = site.scheduler.device().properties().clone();
+        let (block, stretch) = if bench.gpu.is_some() { (1024, 1) } else { (1, CPU_STRETCH) };
+        // So many that the policy gives it half of the SMs.
+        let per_sm = properties.blocks_per_sm.min(properties.threads_per_sm / block).max(1);
+        let blocks = (properties.sms / 2).max(1) * per_sm;
+        Ok(Task {
+            stream: site.scheduler.stream(Priority(1)),
+            held: site.scheduler.zeroed(blocks as usize)?,
+            block,
+            length: TASK * stretch,
+            period: PERIOD * stretch,
+            floor: Duration::ZERO,
+        })
+    }
+
+    /// What its block-tasks have held so far, in sum.
+    fn held(&self) -> Result<Held> {
+        let places = self.stream.download(&self.held)?.wait()?;
+        Ok(places.iter().fold(Held::default(), |sum, place| Held {
+            nanos: sum.nanos + place.nanos,
+            begun: sum.begun + place.begun,
+            ended: sum.ended + place.ended,
+        }))
+    }
+
+    fn launch(&mut self, length: Duration) -> Result<Handle<LaunchReport>> {
+        let blocks = self.held.len() as u32;
+        let call = hold(length.as_nanos() as u64, &mut self.held).grid(blocks).block(self.block);
+        Ok(self.stream.launch(call)?)
+    }
+
+    /// Takes half of the SMs until it is killed.
+    fn hold_on(&mut self) -> Result<Handle<LaunchReport>> {
+        let handle = self.launch(HUNG)?;
+        // It has them when its blocks have run for a while.
+        thread::sleep(self.period);
+        Ok(handle)
+    }
+
+    fn kill(&self, task: &Handle<LaunchReport>) -> Result<()> {
+        task.cancel();
+        match task.wait() {
+            // It may have ended meanwhile.
+            Ok(_) | Err(Error::Launch(LaunchError::Cancelled { .. })) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The floor: launches on an otherwise idle device, of which few are later.
+    fn alone(&mut self, periods: u32) -> Result<Duration> {
+        let mut found = Found::default();
+        self.floor = self.period;
+        self.tick(Duration::ZERO, |ticks| ticks >= periods, &mut found)?;
+        found.latencies.sort_unstable();
+        Ok(percentile(&found.latencies, FLOOR_SHARE).unwrap_or_default())
+    }
+
+    /// Launches the task each period until it is over, and kills each that misses its deadline.
+    fn tick(
+        &mut self,
+        limit: Duration,
+        is_over: impl Fn(u32) -> bool,
+        found: &mut Found,
+    ) -> Result<()> {
+        let deadline = self.length + self.floor + limit + SLACK;
+        let (mut next, mut ticks) = (Instant::now() + self.period, 0);
+        loop {
+            while Instant::now() < next {
+                if is_over(ticks) {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            let start = Instant::now();
+            let task = self.launch(self.length)?;
+            match task.wait_timeout(deadline.saturating_sub(start.elapsed())) {
+                Some(report) => drop(report?),
+                None => {
+                    found.late += 1;
+                    self.kill(&task)?;
+                }
+            }
+            let latency = start.elapsed().saturating_sub(self.length);
+            found.latencies.push(latency);
+            found.beyond_floor += u64::from(latency > self.floor + SLACK);
+            ticks += 1;
+            next += self.period;
+            // A task that ended behind the next period's begin skips that one.
+            while next < Instant::now() {
+                next += self.period;
+            }
+        }
+    }
+}
+
+impl Stopped {
+    /// All stops so far.
+    fn of(site: &Site) -> Stopped {
+        let stops = site.scheduler.stats().stops;
+        Stopped {
+            count: stops.count,
+            violations: stops.violations,
+            drained: stops.drained,
+            requeued: stops.requeued,
+            switched: stops.switched,
+            lost: stops.lost,
+        }
+    }
+
+    fn since(&self, before: &Stopped) -> Stopped {
+        Stopped {
+            count: self.count - before.count,
+            violations: self.violations - before.violations,
+            drained: self.drained - before.drained,
+            requeued: self.requeued - before.requeued,
+            switched: self.switched - before.switched,
+            lost: self.lost.saturating_sub(before.lost),
+        }
+    }
+
+    fn add(&mut self, other: &Stopped) {
+        self.count += other.count;
+        self.violations += other.violations;
+        self.drained += other.drained;
+        self.requeued += other.requeued;
+        self.switched += other.switched;
+        self.lost += other.lost;
+    }
+}
+
+impl Rate {
+    fn add(&mut self, runs: usize, took: Duration) {
+        self.runs += runs;
+        self.took += took;
+    }
+
+    fn per_second(&self) -> Option<f64> {
+        (!self.took.is_zero()).then(|| self.runs as f64 / self.took.as_secs_f64())
+    }
+}
+
+impl Row {
+    /// The throughput lost, where an SM that the task has costs the program its even part of the rate alone.
+    pub fn lost(&self, periodic: &Periodic) -> Option<f64> {
+        let rate = self.alone.per_second()?;
+        lost(self.found.as_ref()?, periodic.task, [rate, rate * (1.0 - periodic.part)])
+    }
+
+    /// The same, where the SMs cost the program what it is slower without them all the time.
+    pub fn lost_beside_half(&self, periodic: &Periodic) -> Option<f64> {
+        let rates = [self.alone.per_second()?, self.beside_half.per_second()?];
+        lost(self.found.as_ref()?, periodic.task, rates)
+    }
+}
+
+/// The throughput lost, from runs in a second alone and without the task's SMs. A device that loses these SMs at no cost
+/// loses nothing.
+fn lost(found: &Found, task: Duration, [alone, without]: [f64; 2]) -> Option<f64> {
+    let asked = task.as_secs_f64() * found.latencies.len() as f64;
+    let took = found.took.as_secs_f64();
+    let ideal = alone * (took - asked) + without * asked;
+    // What the program did on SMs that the task did not take, or that it was killed on, does not count.
+    let gained = (alone - without) * (asked - found.held.as_secs_f64());
+    (ideal > 0.0).then(|| 1.0 - (found.runs as f64 - gained) / ideal)
+}
