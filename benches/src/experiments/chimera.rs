@@ -43,7 +43,8 @@ again meanwhile, in its preemptible form. The arms, which take turns:
   for the deadlines of the arms without a limit.
 
 - violations: stops that took longer than the limit, from the signal's arrival to the last block
-  out, on the device's clock where it is known; of arms with a limit only.
+  out, on the device's clock where it is known, as `Stats::stops` counts them; of arms with a limit
+  only.
 - late: tasks that were not over at their deadline, as the host sees it, and were killed then:
   200 µs, the limit, the floor and 5 µs after the call of `launch`. The `floor` is the 99.8th
   percentile of the task's latency on an idle device. `latency` is from the call of `launch` to the

@@ -189,8 +189,8 @@ struct Task {
 ///
 /// Errors of the scheduler. Wrong results are counted.
 pub fn periodic(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) -> Result<Periodic> {
-    site.choose(Decider::Priorities)?;
     let mut task = Task::new(bench, site)?;
+    site.choose(Decider::Priorities)?;
     task.floor = task.alone(bench.amount(QUICK_FLOOR_PERIODS, FLOOR_PERIODS))?;
     let progress = Progress::new("programs beside a periodic task", programs.len() as u64);
     let mut rows = Vec::new();
@@ -335,19 +335,23 @@ fn round(
 
 impl Task {
     fn new(bench: &Bench, site: &Site) -> Result<Task> {
-        let properties = site.scheduler.device().properties().clone();
+        let sms = site.scheduler.device().properties().sms;
         let (block, stretch) = if bench.gpu.is_some() { (1024, 1) } else { (1, CPU_STRETCH) };
-        // So many that the policy gives it half of the SMs.
-        let per_sm = properties.blocks_per_sm.min(properties.threads_per_sm / block).max(1);
-        let blocks = (properties.sms / 2).max(1) * per_sm;
-        Ok(Task {
+        let mut task = Task {
             stream: site.scheduler.stream(Priority(1)),
-            held: site.scheduler.zeroed(blocks as usize)?,
+            held: site.scheduler.zeroed(sms as usize)?,
             block,
             length: TASK * stretch,
             period: PERIOD * stretch,
             floor: Duration::ZERO,
-        })
+        };
+        // As many blocks as fill half of the SMs, by what the scheduler says of one for each SM.
+        site.choose(Decider::Oldest)?;
+        site.notes.take();
+        task.launch(Duration::ZERO)?.wait()?;
+        let need = site.notes.take().first().map_or(sms, |note| note.need.max(1));
+        task.held = site.scheduler.zeroed(((sms / 2) * sms.div_ceil(need)) as usize)?;
+        Ok(task)
     }
 
     /// What its block-tasks have held so far, in sum.
