@@ -1,7 +1,7 @@
 //! The Coulomb potential of atoms.
 
 use preempt::{Buffer, Error, Scheduler};
-use preempt_workload_kernels::cp::{HEIGHT, WIDTH, atom, cenergy, cp_atoms};
+use preempt_workload_kernels::cp::{HEIGHT, WIDTH, atom, cenergy, cenergy_saving, cp_atoms};
 use preempt_workload_kernels::input::{self, set_f32};
 
 use crate::{Definition, Output, Program, Size, Tolerance, blocks};
@@ -9,10 +9,21 @@ use crate::{Definition, Output, Program, Size, Tolerance, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "CP", source: "Parboil, cp", flep_amortize: 1, build };
 
+/// The same with a checkpoint.
+pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
+
 /// The distance between points, in Å, as in the original.
 const SPACING: f32 = 0.1;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, false)
+}
+
+fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, true)
+}
+
+fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // Columns and rows of points, atoms of a launch, and launches. The original has as many atoms in a launch as the
     // memory for constants holds: 4000.
     let (columns, rows, atoms, launches): (u32, u32, u32, u32) = match size {
@@ -35,8 +46,9 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         let first = launch * atoms;
         let make = cp_atoms(seed, first, extent.0, extent.1, &mut own);
         setup.push(make.grid(blocks(own.len(), input::BLOCK)));
-        let add = |from: &Buffer<f32>, to: &mut Buffer<f32>| {
-            cenergy(SPACING, columns, rows, &own, from, to).grid(grid)
+        let add = |from: &Buffer<f32>, to: &mut Buffer<f32>| match saving {
+            false => cenergy(SPACING, columns, rows, &own, from, to).grid(grid),
+            true => cenergy_saving(SPACING, columns, rows, &own, from, to).grid(grid),
         };
         if launch == 0 {
             steps.push(add(&start, &mut now));

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use preempt::{Error, Scheduler};
 use preempt_workload_kernels::leukocyte::{
     BLOCK, CELL, CIRCLES, COLUMNS, CUTOFF, DISC, LARGEST, POINTS, ROWS, dilate, edge, gicov,
-    gradient, imgvf, leukocyte_edges, leukocyte_gradients,
+    gradient, imgvf, imgvf_saving, leukocyte_edges, leukocyte_gradients,
 };
 use preempt_workload_kernels::sum_by_halves;
 
@@ -14,7 +14,18 @@ use crate::{Definition, Output, Program, Size, Tolerance, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "LC", source: "Rodinia, leukocyte", flep_amortize: 1, build };
 
+/// The same, with a checkpoint in the longest of the three.
+pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
+
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, false)
+}
+
+fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, true)
+}
+
+fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // The image, cells, and rounds of a field at most: 500 in the original.
     let (width, height, cells, rounds): (u32, u32, u32, u32) = match size {
         Size::Reduced => (80, 64, 17, 6),
@@ -38,7 +49,10 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let steps = vec![
         gicov(width, height, &gradients, &offsets, &directions, &mut found).grid(grid),
         dilate(width, height, &found, &mut dilated).grid(grid),
-        imgvf(rounds, &edges, &mut fields, &mut taken).grid(cells),
+        match saving {
+            false => imgvf(rounds, &edges, &mut fields, &mut taken).grid(cells),
+            true => imgvf_saving(rounds, &edges, &mut fields, &mut taken).grid(cells),
+        },
     ];
     let circles = move || along_circles(seed, width, height);
     let maxima = move || dilation(&along_circles(seed, width, height), width, height);

@@ -200,7 +200,7 @@ pub const CHIMERA: &[Definition] = &[
 ];
 
 /// Programs of [`CHIMERA`], by the same names, whose long block-tasks have checkpoints in the place of yield points.
-pub const CHECKPOINTED: &[Definition] = &[];
+pub const CHECKPOINTED: &[Definition] = &[cp::CHECKPOINTED, leukocyte::CHECKPOINTED];
 
 /// The form with checkpoints of the program of this name, if there is one.
 pub fn with_checkpoints(name: &str) -> Option<&'static Definition> {

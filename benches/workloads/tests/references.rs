@@ -1,16 +1,17 @@
 //! Each program, reduced, against its reference.
 
 use preempt::{CpuLayout, Device, Scheduler};
-use preempt_workloads::{Size, Values, find};
+use preempt_workloads::{CHECKPOINTED, Definition, Size, Values, find};
 
 /// Runs a program twice on the CPU device, since it has to be repeatable.
-fn check(name: &str) {
+fn check(definition: &Definition) {
+    let name = definition.name;
     let scheduler = Scheduler::builder()
         .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).unwrap())
         .build()
         .unwrap();
     let stream = scheduler.stream(0);
-    let program = (find(name).unwrap().build)(&scheduler, Size::Reduced, 3).unwrap();
+    let program = (definition.build)(&scheduler, Size::Reduced, 3).unwrap();
     let run = |calls: &[preempt::Call<'static>]| {
         for call in calls {
             stream.launch(call.clone()).unwrap().wait().unwrap();
@@ -40,9 +41,14 @@ macro_rules! programs {
         $(
             #[test]
             fn $test() {
-                check($name);
+                check(find($name).unwrap());
             }
         )*
+
+        #[test]
+        fn forms_with_checkpoints() {
+            CHECKPOINTED.iter().for_each(check);
+        }
 
         #[test]
         fn no_program_is_left_out() {

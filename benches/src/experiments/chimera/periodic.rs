@@ -33,7 +33,7 @@ const PERIODS: u32 = 200;
 const LIMIT_PERIODS: u32 = 1000;
 const QUICK_PERIODS: u32 = 3;
 /// Parts that each arm's periods come in: the arms take turns.
-const ROUNDS: u32 = 4;
+const ROUNDS: u32 = 2;
 /// Periods of the task alone.
 const FLOOR_PERIODS: u32 = 2000;
 const QUICK_FLOOR_PERIODS: u32 = 10;

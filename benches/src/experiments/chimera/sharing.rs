@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_micros(30);
 /// Runs of each pair and arm, of which medians count; fewer once those of a pair have taken this many milliseconds.
 const RUNS: u32 = 3;
 const QUICK_RUNS: u32 = 1;
-const ENOUGH: Duration = Duration::from_millis(1500);
+const ENOUGH: Duration = Duration::from_millis(500);
 
 /// Runs of each program alone, and before them, since the first ones of a process are slow.
 const ALONE_RUNS: u32 = 9;

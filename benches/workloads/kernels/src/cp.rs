@@ -92,3 +92,50 @@ pub fn cenergy(
         point += 1;
     }
 }
+
+/// What [`cenergy`] computes, with a checkpoint in the place of its yield points.
+#[preemptible(block = (16, 8))]
+pub fn cenergy_saving(
+    spacing: f32,
+    width: u32,
+    height: u32,
+    atoms: &[[f32; 4]],
+    energies: &[f32],
+    sums: SliceMut<f32>,
+) {
+    let (width, height) = (width as usize, height as usize);
+    let column = thread::block_idx_x() as usize * WIDTH + thread::thread_idx_x() as usize;
+    let row = thread::block_idx_y() as usize * HEIGHT + thread::thread_idx_y() as usize;
+    // Once, so that nothing below has to be checked.
+    assert!(column + (POINTS - 1) * COLUMNS < width && row < height);
+    assert!(width * height <= energies.len() && width * height <= sums.len());
+    assert!(atoms.len().is_multiple_of(CHUNK));
+    let (x, y) = (spacing * column as f32, spacing * row as f32);
+    let step = spacing * COLUMNS as f32;
+    let chunks = (atoms.len() / CHUNK) as u32;
+    checkpoint!(own: [f32; POINTS] = [0.0f32; POINTS] => for chunk in 0..chunks {
+        let mut i = chunk as usize * CHUNK;
+        let stop = i + CHUNK;
+        while i < stop {
+            // SAFETY: the number of atoms is a multiple of the chunk.
+            let [atom_x, atom_y, atom_z_squared, charge] = unsafe { *atoms.get_unchecked(i) };
+            let outside = GpuFloat::mul_add(y - atom_y, y - atom_y, atom_z_squared);
+            let mut along = x - atom_x;
+            let mut point = 0;
+            while point < POINTS {
+                let distance = GpuFloat::sqrt(GpuFloat::mul_add(along, along, outside));
+                own[point] += charge / distance;
+                along += step;
+                point += 1;
+            }
+            i += 1;
+        }
+    });
+    let mut point = 0;
+    while point < POINTS {
+        let at = row * width + column + point * COLUMNS;
+        // SAFETY: row and column are below their numbers, and each thread writes its own elements.
+        unsafe { sums.as_mut_ptr().add(at).write(*energies.get_unchecked(at) + own[point]) }
+        point += 1;
+    }
+}

@@ -195,6 +195,61 @@ pub fn dilate(width: u32, height: u32, found: &[f32], dilated: SliceMut<f32>) {
     }
 }
 
+/// How much of a difference counts: none of it where it points away from the direction of motion, which is to the lower
+/// right.
+#[inline(always)]
+fn counted(difference: f32, direction: f32) -> f32 {
+    let along = difference * direction;
+    let share = if along > 0.0001 {
+        1.0
+    } else if along > -0.0001 {
+        0.5
+    } else {
+        0.0
+    };
+    share * difference
+}
+
+/// A round of thread `t` over the field of a cell; the sum of its changes.
+///
+/// # Safety
+///
+/// `from`, `to` and `edge` have [`CELL`] elements each, of which no other thread writes those in `from` or this thread's in
+/// `to`.
+#[inline(always)]
+unsafe fn flow(from: *mut f32, to: *mut f32, edge: *const f32, t: usize) -> f32 {
+    // SAFETY: elements are below those of a cell, and so are their neighbours.
+    unsafe {
+        let mut change = 0.0f32;
+        let mut i = t;
+        while i < CELL {
+            let (row, column) = (i / COLUMNS, i % COLUMNS);
+            // What is outside of the field is like its edge.
+            let above = if row == 0 { 0 } else { COLUMNS };
+            let below = if row + 1 == ROWS { 0 } else { COLUMNS };
+            let left = if column == 0 { 0 } else { 1 };
+            let right = if column + 1 == COLUMNS { 0 } else { 1 };
+            let own = from.add(i).read();
+            let difference = |at: usize| from.add(at).read() - own;
+            let mut flow = counted(difference(i - above - left), 0.0);
+            flow += counted(difference(i - above), -1.0);
+            flow += counted(difference(i - above + right), -2.0);
+            flow += counted(difference(i - left), 1.0);
+            flow += counted(difference(i + right), -1.0);
+            flow += counted(difference(i + below - left), 2.0);
+            flow += counted(difference(i + below), 1.0);
+            flow += counted(difference(i + below + right), 0.0);
+            let smooth = GpuFloat::mul_add(SMOOTHING / LAMBDA, flow, own);
+            let steep = *edge.add(i);
+            let next = GpuFloat::mul_add(-steep / LAMBDA, smooth - steep, smooth);
+            to.add(i).write(next);
+            change += (next - own).abs();
+            i += BLOCK;
+        }
+        change
+    }
+}
+
 /// The fields of all cells: a motion gradient vector flow, from the edges on, until it changes by less than [`CUTOFF`]
 /// in the mean, or for `most` rounds; `rounds` has how many there were. One block-task for each cell, with its field in
 /// shared memory.
@@ -204,19 +259,6 @@ pub fn dilate(width: u32, height: u32, found: &[f32], dilated: SliceMut<f32>) {
 pub fn imgvf(most: u32, edges: &[f32], fields: SliceMut<f32>, rounds: SliceMut<u32>) {
     let field = shared_array![f32; 2 * CELL];
     let changes = shared_array![f32; BLOCK];
-    // How much of a difference counts: none of it where it points away from the direction of motion, which is to the
-    // lower right.
-    fn counted(difference: f32, direction: f32) -> f32 {
-        let along = difference * direction;
-        let share = if along > 0.0001 {
-            1.0
-        } else if along > -0.0001 {
-            0.5
-        } else {
-            0.0
-        };
-        share * difference
-    }
     let (t, cell) = (thread::thread_idx_x() as usize, thread::block_idx_x() as usize);
     // Once, so that nothing below has to be checked.
     assert!((cell + 1) * CELL <= edges.len() && (cell + 1) * CELL <= fields.len());
@@ -236,32 +278,7 @@ pub fn imgvf(most: u32, edges: &[f32], fields: SliceMut<f32>, rounds: SliceMut<u
             yield_point!();
             let from = field.add(round as usize % 2 * CELL);
             let to = field.add((round as usize + 1) % 2 * CELL);
-            let mut change = 0.0f32;
-            let mut i = t;
-            while i < CELL {
-                let (row, column) = (i / COLUMNS, i % COLUMNS);
-                // What is outside of the field is like its edge.
-                let above = if row == 0 { 0 } else { COLUMNS };
-                let below = if row + 1 == ROWS { 0 } else { COLUMNS };
-                let left = if column == 0 { 0 } else { 1 };
-                let right = if column + 1 == COLUMNS { 0 } else { 1 };
-                let own = from.add(i).read();
-                let difference = |at: usize| from.add(at).read() - own;
-                let mut flow = counted(difference(i - above - left), 0.0);
-                flow += counted(difference(i - above), -1.0);
-                flow += counted(difference(i - above + right), -2.0);
-                flow += counted(difference(i - left), 1.0);
-                flow += counted(difference(i + right), -1.0);
-                flow += counted(difference(i + below - left), 2.0);
-                flow += counted(difference(i + below), 1.0);
-                flow += counted(difference(i + below + right), 0.0);
-                let smooth = GpuFloat::mul_add(SMOOTHING / LAMBDA, flow, own);
-                let steep = *edge.add(i);
-                let next = GpuFloat::mul_add(-steep / LAMBDA, smooth - steep, smooth);
-                to.add(i).write(next);
-                change += (next - own).abs();
-                i += BLOCK;
-            }
+            let mut change = flow(from, to, edge, t);
             changes.add(t).write(change);
             thread::sync_threads();
             let mut half = BLOCK / 2;
@@ -277,6 +294,64 @@ pub fn imgvf(most: u32, edges: &[f32], fields: SliceMut<f32>, rounds: SliceMut<u
             let is_moving = changes.read() >= CUTOFF * CELL as f32;
             goes_on = thread::sync_threads_and(u32::from(is_moving && round < most));
         }
+        let result = field.add(round as usize % 2 * CELL);
+        let mut i = t;
+        while i < CELL {
+            fields.as_mut_ptr().add(cell * CELL + i).write(result.add(i).read());
+            i += BLOCK;
+        }
+        if t == 0 {
+            rounds.write(cell, round);
+        }
+    }
+}
+
+/// What [`imgvf`] computes, with a checkpoint in the place of its yield point: a block-task that is left goes on with its
+/// field.
+#[preemptible(block = 256, idempotent)]
+pub fn imgvf_saving(most: u32, edges: &[f32], fields: SliceMut<f32>, rounds: SliceMut<u32>) {
+    let field = shared_array![f32; 2 * CELL];
+    let changes = shared_array![f32; BLOCK];
+    let (t, cell) = (thread::thread_idx_x() as usize, thread::block_idx_x() as usize);
+    // Once, so that nothing below has to be checked.
+    assert!((cell + 1) * CELL <= edges.len() && (cell + 1) * CELL <= fields.len());
+    assert!(cell < rounds.len());
+    let mut i = t;
+    while i < CELL {
+        // SAFETY: elements are below those of a cell.
+        unsafe { field.add(i).write(*edges.get_unchecked(cell * CELL + i)) }
+        i += BLOCK;
+    }
+    // The number of the round, and whether there is one.
+    checkpoint!(state: (u32, u32) = (0, 1) => while state.1 != 0 {
+        thread::sync_threads();
+        let round = state.0;
+        // SAFETY: elements are below those of a cell, and so are their neighbours. Barriers lie between writes and reads by
+        // other threads, since rounds take turns with both halves of `field`.
+        unsafe {
+            let edge = edges.as_ptr().add(cell * CELL);
+            let from = field.add(round as usize % 2 * CELL);
+            let to = field.add((round as usize + 1) % 2 * CELL);
+            let mut change = flow(from, to, edge, t);
+            changes.add(t).write(change);
+            thread::sync_threads();
+            let mut half = BLOCK / 2;
+            while half > 0 {
+                if t < half {
+                    change += changes.add(t + half).read();
+                    changes.add(t).write(change);
+                }
+                thread::sync_threads();
+                half /= 2;
+            }
+            let is_moving = changes.read() >= CUTOFF * CELL as f32;
+            let goes_on = thread::sync_threads_and(u32::from(is_moving && round + 1 < most));
+            state = (round + 1, goes_on);
+        }
+    });
+    let round = state.0;
+    // SAFETY: as above. Each block-task writes its own elements.
+    unsafe {
         let result = field.add(round as usize % 2 * CELL);
         let mut i = t;
         while i < CELL {

@@ -48,4 +48,7 @@ pub mod entry {
             )
         }
     }
+
+    /// No block leaves at a checkpoint of FLEP's.
+    pub use preemptible_yielding as preemptible_switching;
 }
