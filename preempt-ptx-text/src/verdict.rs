@@ -17,14 +17,18 @@ mod steps;
 /// Steps of the analysis of one entry, which takes at most a few seconds, and for kernels of some thousand instructions takes
 /// less than a hundredth of them.
 const BUDGET: u64 = 10_000_000;
-/// What the worker loop adds: bytes of parameters, and of shared memory.
-const COHORT_BYTES: u64 = 136;
-const SLOT_BYTES: u64 = 96;
+/// Bytes of parameters that the worker loop adds: the cohort (`preempt-device`), aligned to 8.
+pub(crate) const COHORT_BYTES: u64 = 136;
+/// Bytes of shared memory that the worker loop adds: its slot of 80, and what aligns that.
+pub(crate) const SLOT_BYTES: u64 = 96;
 const STATIC_SHARED_LIMIT: u64 = 48 << 10;
+/// The oldest architecture whose threads are scheduled as on newer ones: code for older ones may rely on warps in lockstep.
+const OLDEST_TARGET: u32 = 70;
 
 const CURE_PLAIN: &str = "launch the kernel without preemption";
 const CURE_WAIT: &str = "launch the kernel without preemption; or give the loop a bound, read constant data through \
     `const __restrict__`, or let the last block that is done go on in the place of a block that waits";
+const CURE_TARGET: &str = "compile the file for `sm_80` or newer, with addresses of 64 bits";
 const CURE_SIZE: &str = "split the kernel, or launch it without preemption";
 
 /// What is to be said of an entry.
@@ -58,13 +62,14 @@ pub enum Rule {
     EarlyExit,
     /// Lanes of a warp may return before others synchronise the warp: member masks must leave them out.
     ReturnedLanes,
-    /// A function that is called asks for the index or the number of blocks: it needs a copy that reads the task's.
+    /// A function that is called asks for what differs in the loop, such as the index of the block: it needs a copy that is
+    /// given the task's.
     HelperIndex,
     /// There is dynamic shared memory, so the loop's slot goes behind it: in front it would move what may be aligned.
     SlotBehindDynamicShared,
     /// The entry asks for the size of its shared memory, from which the loop's slot must be taken off.
     SharedSize,
-    /// A barrier object in shared memory is initialised again by each block-task, and must be invalidated before.
+    /// A barrier object in shared memory is initialised again by each block-task, and is invalidated before.
     MbarrierInit,
     /// `griddepcontrol` waits for, or lets go, another grid: the loop does that.
     GridDependency,
@@ -147,11 +152,19 @@ impl<'a> Module<'a> {
     /// # Ok::<(), preempt_ptx_text::PtxError>(())
     /// ```
     pub fn verdict(&self, entry: &str) -> Option<Verdict> {
+        self.judge(entry).map(|judged| judged.verdict)
+    }
+
+    pub(crate) fn judge(&self, entry: &str) -> Option<Judged<'_>> {
         let bodies: BTreeMap<_, _> =
             self.functions().filter(|f| f.body.is_some()).map(|f| (f.name, f)).collect();
         let function = *bodies.get(entry).filter(|function| function.is_entry)?;
         let mut judge = Judge {
             module: self,
+            reached: Vec::new(),
+            is_dynamic: false,
+            has_shared: false,
+            warp_syncs: BTreeSet::new(),
             bodies,
             reads: BTreeMap::new(),
             barriers: BTreeSet::new(),
@@ -165,13 +178,30 @@ impl<'a> Module<'a> {
             let what = "the entry is too large for the analysis".to_owned();
             judge.refuse(function.name, function.at, what, CURE_SIZE);
         }
-        Some(judge.verdict(function))
+        Some(judge.judged(function))
     }
+}
+
+/// A verdict, and what a rewrite of the entry has to know besides.
+#[derive(Debug)]
+pub(crate) struct Judged<'m> {
+    pub verdict: Verdict,
+    /// What the entry runs, each function behind those that it calls; the entry is the last.
+    pub reached: Vec<&'m FunctionItem<'m>>,
+    /// Whether there is dynamic shared memory.
+    pub is_dynamic: bool,
+    /// Whether threads of a block share memory or wait for each other.
+    pub cooperates: bool,
 }
 
 /// What is known of an entry so far.
 struct Judge<'m> {
     module: &'m Module<'m>,
+    reached: Vec<&'m FunctionItem<'m>>,
+    is_dynamic: bool,
+    has_shared: bool,
+    /// The functions in which lanes of a warp wait for those in a mask.
+    warp_syncs: BTreeSet<&'m str>,
     /// The functions with a body.
     bodies: BTreeMap<&'m str, &'m FunctionItem<'m>>,
     /// What the functions that were looked at read of other blocks' writes.
@@ -195,18 +225,20 @@ impl<'m> Judge<'m> {
         }
     }
 
-    fn verdict(mut self, entry: &FunctionItem<'m>) -> Verdict {
+    fn judged(mut self, entry: &FunctionItem<'m>) -> Judged<'m> {
         let barrier = (1..16).find(|number| !self.used.barriers.contains_key(number));
         if barrier.is_none() {
             let what = "all 16 barriers of the block are in use".to_owned();
             self.refuse(entry.name, entry.at, what, CURE_PLAIN);
         }
-        match barrier {
+        let cooperates = self.has_shared || !self.barriers.is_empty();
+        let verdict = match barrier {
             Some(barrier) if self.refusals.is_empty() => {
                 Verdict::Accepted(Accepted { rules: self.rules, barrier, notes: self.notes })
             }
             _ => Verdict::Refused(self.refusals),
-        }
+        };
+        Judged { verdict, reached: self.reached, is_dynamic: self.is_dynamic, cooperates }
     }
 
     fn entry(&mut self, entry: &'m FunctionItem<'m>) -> Result<(), TooLarge> {
@@ -218,8 +250,10 @@ impl<'m> Judge<'m> {
                 self.refuse(entry.name, entry.at, what, CURE_PLAIN);
             }
         }
+        self.module(entry);
         self.parameters(entry);
-        for function in self.reach(entry)? {
+        self.reached = self.reach(entry)?;
+        for function in self.reached.clone() {
             self.function(function, function.name == entry.name)?;
         }
         self.shared(entry);
@@ -315,10 +349,26 @@ impl<'m> Judge<'m> {
         if code.steps.iter().any(|step| self.is_barrier(step)) {
             self.barriers.insert(function.name);
         }
+        if code.steps.iter().any(|step| self.has_member_mask(step)) {
+            self.warp_syncs.insert(function.name);
+        }
         if is_entry {
             self.exits(function, &code, &flow, &divergence)?;
         }
         Ok(())
+    }
+
+    /// What the file as a whole asks for.
+    fn module(&mut self, entry: &FunctionItem<'m>) {
+        let target = self.module.target();
+        if self.module.architecture().is_none_or(|number| number < OLDEST_TARGET) {
+            let what = format!("the file is for `{target}`, whose warps may run in lockstep");
+            self.refuse(entry.name, entry.at, what, CURE_TARGET);
+        }
+        if self.module.address_bits() != Some("64") {
+            let what = "addresses are not declared to have 64 bits".to_owned();
+            self.refuse(entry.name, entry.at, what, CURE_TARGET);
+        }
     }
 
     fn parameters(&mut self, entry: &FunctionItem<'m>) {
@@ -365,6 +415,7 @@ impl<'m> Judge<'m> {
         for body in reached.filter_map(|(_, function)| function.body.as_ref()) {
             declarations(body).filter(|of| of.space == ".shared").for_each(&mut count);
         }
+        (self.is_dynamic, self.has_shared) = (is_dynamic, is_dynamic || bytes > 0);
         if is_dynamic {
             self.rules.insert(Rule::SlotBehindDynamicShared);
         } else if aligned(bytes, 16).saturating_add(SLOT_BYTES) > STATIC_SHARED_LIMIT {

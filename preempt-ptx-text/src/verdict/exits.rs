@@ -6,10 +6,19 @@ use crate::divergence::Divergence;
 use crate::flow::Flow;
 use crate::tree::FunctionItem;
 
+const CURE_EXIT: &str = "let all threads of the block come to where threads wait for each other, or launch the kernel without \
+    preemption";
+
 impl<'m> Judge<'m> {
     /// Whether threads of the block wait in it for each other.
     pub(super) fn is_barrier(&self, step: &Step<'m>) -> bool {
         step.is_barrier() || step.callee.is_some_and(|name| self.barriers.contains(name))
+    }
+
+    /// Whether lanes of a warp wait in it for those that a mask names.
+    pub(super) fn has_member_mask(&self, step: &Step<'m>) -> bool {
+        step.of.has_member_mask()
+            || step.callee.is_some_and(|name| self.warp_syncs.contains(name))
     }
 
     /// Looks for threads of an entry that return, where others go on to a barrier of the block or of the warp: the hardware
@@ -28,9 +37,10 @@ impl<'m> Judge<'m> {
             blocks
         };
         let barriers = holds(&|step| self.is_barrier(step));
-        let warps = holds(&Step::is_warp_sync);
+        let warps = holds(&|step| self.has_member_mask(step));
         let (past_barriers, past_warps) = (flow.leaves_past(&barriers), flow.leaves_past(&warps));
-        let mut hazard = None;
+        let calls = holds(&|step| step.callee.is_some() && self.has_member_mask(step));
+        let (mut hazard, mut call) = (None, None);
         for &block in &divergence.branches {
             let region = flow.region(block, &mut self.budget)?;
             self.budget.spend(region.len())?;
@@ -43,7 +53,14 @@ impl<'m> Judge<'m> {
             }
             if region.iter().any(|&block| warps[block]) && leaves(&past_warps) {
                 self.rules.insert(Rule::ReturnedLanes);
+                if region.iter().any(|&block| calls[block]) {
+                    call = call.or(Some(flow.blocks[block].end - 1));
+                }
             }
+        }
+        if let Some(step) = call {
+            let what = "threads may return here while others of their warp wait for them in a function that the entry calls";
+            self.refuse(entry.name, code.steps[step].at, what.to_owned(), CURE_EXIT);
         }
         let Some(step) = hazard else { return Ok(()) };
         self.rules.insert(Rule::EarlyExit);
@@ -57,8 +74,7 @@ impl<'m> Judge<'m> {
             _ => return Ok(()),
         };
         let what = format!("threads may return here while others wait at a barrier, which {why}");
-        let cure = "let all threads of the block come to the barrier, or launch the kernel without preemption";
-        self.refuse(entry.name, code.steps[step].at, what, cure);
+        self.refuse(entry.name, code.steps[step].at, what, CURE_EXIT);
         Ok(())
     }
 }

@@ -190,7 +190,12 @@ impl<'m> Judge<'m> {
             self.refuse(function.name, step.at, format!("`{}` {why}", of.opcode), CURE_UNKNOWN);
         }
         match root {
-            "griddepcontrol" => drop(self.rules.insert(Rule::GridDependency)),
+            "griddepcontrol" => {
+                self.rules.insert(Rule::GridDependency);
+                if !is_entry {
+                    self.rules.insert(Rule::HelperIndex);
+                }
+            }
             "cp" if of.has("bulk") => drop(self.rules.insert(Rule::BulkCopies)),
             "cp" if of.has("async") => drop(self.rules.insert(Rule::AsyncCopies)),
             "trap" => drop(self.notes.insert(Note::Trap)),
@@ -213,6 +218,9 @@ impl<'m> Judge<'m> {
                 "%ctaid" | "%nctaid" if special == name => {
                     Some("is read as a vector: read its components instead")
                 }
+                "%ctaid" | "%nctaid" if !is_read_of_word(step, name) => {
+                    Some("is read as something else than a word of 32 bits")
+                }
                 "%ctaid" | "%nctaid" => {
                     if !is_entry {
                         self.rules.insert(Rule::HelperIndex);
@@ -223,9 +231,19 @@ impl<'m> Judge<'m> {
                 "%envreg" => Some("holds what a grid-wide barrier or a driver's extension needs"),
                 "%is_explicit_cluster" => Some("is about clusters"),
                 "%current_graph_exec" => Some("is about the graph that a grid was launched by"),
-                "%dynamic_smem_size" | "%total_smem_size" | "%aggr_smem_size" => {
+                "%dynamic_smem_size" if !is_read_of_word(step, "%dynamic_smem_size.x") => {
+                    Some("is read as something else than a word of 32 bits")
+                }
+                "%dynamic_smem_size" => {
                     self.rules.insert(Rule::SharedSize);
+                    if !is_entry {
+                        self.rules.insert(Rule::HelperIndex);
+                    }
                     None
+                }
+                // Rounded up, so that what the loop adds cannot be taken off.
+                "%total_smem_size" | "%aggr_smem_size" => {
+                    Some("counts the shared memory of the worker loop, too")
                 }
                 _ if special.contains("cluster") => Some("is about clusters"),
                 _ => None,
@@ -312,6 +330,16 @@ impl<'m> Judge<'m> {
             }
         }
     }
+}
+
+/// Whether a special register is read as the register is that holds the same of the block-task.
+fn is_read_of_word(step: &Step<'_>, name: &str) -> bool {
+    let is_component = name.ends_with(".x") || name.ends_with(".y") || name.ends_with(".z");
+    let from = step.of.opcode.rsplit('.').next().unwrap_or_default();
+    is_component
+        && matches!(step.root(), "mov" | "cvt")
+        && matches!(from, "u32" | "s32" | "b32")
+        && step.of.operands.len() == 2
 }
 
 /// The number that a register always holds.

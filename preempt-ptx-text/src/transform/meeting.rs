@@ -1,0 +1,217 @@
+//! Where threads of a block meet again that part: those that have ended the block-task, and those that wait at barriers.
+//!
+//! The hardware takes a thread that has returned for arrived at every barrier. In a worker loop it has not returned, so all
+//! places where threads wait become one, the meeting: it is a barrier by one instruction, because lanes of a warp that wait at
+//! different ones hang. In each round, every thread of the block comes there, from the place that `%preempt_site` numbers
+//! or because it has ended the block-task, and goes back to its place when all that it waits for are there.
+//!
+//! Instructions that wait for lanes in a mask (`shfl.sync` and others) become such places too where lanes may have returned.
+//! The lanes of a warp come together first. Those whose mask has no lane that is elsewhere go on, with the lanes that have
+//! returned taken out of the mask. If none are at such an instruction, the warp comes to the barrier of the block.
+
+use crate::text::Edit;
+use crate::tree::{Body, FunctionItem, Instruction, Module, Statement, StatementKind};
+use crate::verdict::{Accepted, Refusal, Rule};
+
+use super::body::TAIL;
+
+/// Where threads go that have ended the block-task, while others may wait for them.
+pub(super) const LEFT: &str = "$preempt_left";
+
+const CURE: &str = "write the wait outside of braces, or let all threads come to it, or launch the kernel without preemption";
+
+/// What an entry needs so that its threads meet.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    /// Make places of the instructions that wait.
+    pub edits: Vec<Edit>,
+    /// At the start of the body's scope.
+    pub start: String,
+    /// At the end of it.
+    pub end: String,
+}
+
+impl Meeting {
+    /// `None` if no thread waits for others after some have returned.
+    pub fn of(
+        module: &Module<'_>,
+        entry: &FunctionItem<'_>,
+        body: &Body<'_>,
+        accepted: &Accepted,
+    ) -> Result<Option<Meeting>, Refusal> {
+        let has = |rule| accepted.rules.contains(&rule);
+        if !has(Rule::EarlyExit) && !has(Rule::ReturnedLanes) {
+            return Ok(None);
+        }
+        let refuse = |statement: &Statement<'_>, what: &str| {
+            let place = module.place(statement.span.start);
+            Refusal::new(entry.name, place, what.to_owned(), CURE)
+        };
+        let instructions = || {
+            body.statements.iter().enumerate().filter_map(|(at, statement)| match &statement.kind {
+                StatementKind::Instruction(of) => Some((at, statement, of)),
+                _ => None,
+            })
+        };
+        let mut edits = Vec::new();
+        let mut sites = 0;
+        let barriers = instructions().filter(|(.., of)| has(Rule::EarlyExit) && is_barrier(of));
+        for (_, statement, of) in barriers {
+            if statement.scope != 0 {
+                return Err(refuse(statement, "a barrier in braces, which threads may not come to because they returned"));
+            }
+            let text = place(sites, of, "");
+            edits.push(Edit { place: statement.span.start..statement.span.end, text });
+            sites += 1;
+        }
+        let barriers = sites;
+        let mut last = None;
+        let masked = instructions().filter(|(.., of)| has(Rule::ReturnedLanes) && of.has_member_mask());
+        for (at, statement, of) in masked {
+            let Some(mask) = of.operands.last() else { continue };
+            let set = format!("mov.b32 %preempt_mask, {}; ", mask.text);
+            let start = module.offset(mask.text);
+            edits.push(Edit { place: start..start + mask.text.len(), text: "%preempt_mask".to_owned() });
+            if statement.scope == 0 {
+                let text = place(sites, of, &set) + "\n\t";
+                let at = statement.span.start;
+                edits.push(Edit { place: at..at, text });
+                sites += 1;
+                continue;
+            }
+            // Labels in braces are not seen from outside, so the place is ahead of them.
+            let opens = outermost(body, at);
+            let scope = &body.statements[opens..=closes(body, opens)];
+            if of.guard.is_some() || !is_straight(scope) || !is_given(scope, mask.name()) {
+                return Err(refuse(statement, "lanes of a warp wait in braces for lanes that may have returned"));
+            }
+            match last {
+                Some((before, text)) if before == opens && text == mask.text => {}
+                Some((before, _)) if before == opens => {
+                    return Err(refuse(statement, "lanes of a warp wait in braces by several masks"));
+                }
+                _ => {
+                    let at = body.statements[opens].span.start;
+                    let unguarded = Instruction { guard: None, ..of.clone() };
+                    let text = place(sites, &unguarded, &set) + "\n\t";
+                    edits.push(Edit { place: at..at, text });
+                    sites += 1;
+                }
+            }
+            last = Some((opens, mask.text));
+        }
+        let (start, end) = (declared(sites), meeting(barriers, sites));
+        Ok(Some(Meeting { edits, start, end }))
+    }
+}
+
+fn is_barrier(of: &Instruction<'_>) -> bool {
+    matches!(of.root(), "bar" | "barrier") && !of.has_any(&["warp", "cluster"])
+}
+
+/// A place: a thread leaves it for the meeting, and comes back behind it.
+fn place(site: usize, of: &Instruction<'_>, set: &str) -> String {
+    let skip = of.guard.map_or(String::new(), |guard| {
+        let negated = if guard.is_negated { "" } else { "!" };
+        format!("@{negated}{} bra $preempt_site_{site}; ", guard.register)
+    });
+    format!("{skip}{set}mov.b32 %preempt_site, {site}; bra $preempt_meeting;\n$preempt_site_{site}:")
+}
+
+fn declared(sites: usize) -> String {
+    let list: Vec<_> = (0..sites).map(|site| format!("$preempt_site_{site}, ")).collect();
+    format!(
+        "
+\t.reg .pred %preempt_is_left, %preempt_is_still, %preempt_is_ready, %preempt_all;
+\t.reg .b32 %preempt_site, %preempt_mask, %preempt_left, %preempt_still, %preempt_lanes;
+\tmov.b32 %preempt_mask, 0;
+$preempt_sites: .branchtargets {}$preempt_meeting;",
+        list.concat()
+    )
+}
+
+/// The first `barriers` of the `sites` are barriers of the block. A thread that has left has the number behind the last.
+fn meeting(barriers: usize, sites: usize) -> String {
+    let mut text = format!(
+        "{LEFT}:
+\tmov.b32 %preempt_site, {sites};
+$preempt_meeting:
+\tbar.warp.sync -1;
+\tsetp.eq.u32 %preempt_is_left, %preempt_site, {sites};
+"
+    );
+    if sites > barriers {
+        text += &format!(
+            "\tsetp.lt.or.u32 %preempt_is_still, %preempt_site, {barriers}, %preempt_is_left;
+\tvote.sync.ballot.b32 %preempt_left, %preempt_is_left, -1;
+\tvote.sync.ballot.b32 %preempt_still, %preempt_is_still, -1;
+\tvote.sync.all.pred %preempt_all, %preempt_is_still, -1;
+\tnot.b32 %preempt_left, %preempt_left;
+\tand.b32 %preempt_lanes, %preempt_mask, %preempt_left;
+\tand.b32 %preempt_still, %preempt_lanes, %preempt_still;
+\tnot.pred %preempt_is_still, %preempt_is_still;
+\tsetp.eq.and.u32 %preempt_is_ready, %preempt_still, 0, %preempt_is_still;
+\t@%preempt_is_ready mov.b32 %preempt_mask, %preempt_lanes;
+\t@%preempt_is_ready bra $preempt_on;
+\t@!%preempt_all bra $preempt_meeting;
+"
+        );
+    }
+    if barriers > 0 {
+        text += &format!(
+            "\tbarrier.red.and.pred %preempt_all, 0, %preempt_is_left;\n\t@%preempt_all bra {TAIL};\n"
+        );
+    } else {
+        // All lanes of the warp have left.
+        text += &format!("\tbra {TAIL};\n");
+    }
+    text + "$preempt_on:\n\tbrx.idx %preempt_site, $preempt_sites;\n"
+}
+
+/// The statement that opens the outermost braces around another one, within the body's own.
+fn outermost(body: &Body<'_>, at: usize) -> usize {
+    let mut scope = body.statements[at].scope;
+    while let Some(around) = body.scopes.get(scope).copied().flatten().filter(|&around| around != 0) {
+        scope = around;
+    }
+    let opens = |statement: &Statement<'_>| {
+        statement.scope == scope && matches!(statement.kind, StatementKind::Open)
+    };
+    body.statements.iter().position(opens).unwrap_or(at)
+}
+
+/// The statement that closes what another one opens.
+fn closes(body: &Body<'_>, opens: usize) -> usize {
+    let scope = body.statements[opens].scope;
+    let closes = |statement: &Statement<'_>| {
+        statement.scope == scope && matches!(statement.kind, StatementKind::Close)
+    };
+    body.statements.iter().position(closes).unwrap_or(opens)
+}
+
+/// Whether all threads that come in run it from the start to the end.
+fn is_straight(scope: &[Statement<'_>]) -> bool {
+    scope.iter().all(|statement| match &statement.kind {
+        StatementKind::Label(_) | StatementKind::BranchTargets { .. } => false,
+        StatementKind::Instruction(of) => {
+            !matches!(of.root(), "bra" | "brx" | "ret" | "exit" | "call") && !is_barrier(of)
+        }
+        _ => true,
+    })
+}
+
+/// Whether what a scope takes for a mask is there ahead of it: a number, or a register that it does not write.
+fn is_given(scope: &[Statement<'_>], mask: Option<&str>) -> bool {
+    let Some(name) = mask else { return true };
+    scope.iter().all(|statement| match &statement.kind {
+        StatementKind::Declaration(of) => of.names.iter().all(|declared| {
+            declared.name != name
+                && !(declared.count.is_some() && name.starts_with(declared.name))
+        }),
+        StatementKind::Instruction(of) => {
+            of.operands.first().is_none_or(|first| !first.names.contains(&name))
+                || of.operands.len() == 1
+        }
+        _ => true,
+    })
+}
