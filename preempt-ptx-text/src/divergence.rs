@@ -1,7 +1,16 @@
-//! Which values differ between the threads of a block, and which branches the threads therefore part at.
+//! Which values differ between the threads of a block, or the lanes of a warp, and which branches they therefore part at.
 
 use crate::code::{Budget, Code, Space, Step, TooLarge};
 use crate::flow::Flow;
+
+/// Between which threads values are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Among {
+    /// Those of a block.
+    Block,
+    /// The lanes of a warp, where each row of a block, along x, consists of whole warps.
+    WarpOfRow,
+}
 
 /// What differs between threads of a block.
 #[derive(Debug)]
@@ -11,7 +20,12 @@ pub(crate) struct Divergence {
 }
 
 impl Divergence {
-    pub fn of(code: &Code<'_>, flow: &Flow, budget: &mut Budget) -> Result<Divergence, TooLarge> {
+    pub fn of(
+        code: &Code<'_>,
+        flow: &Flow,
+        among: Among,
+        budget: &mut Budget,
+    ) -> Result<Divergence, TooLarge> {
         let mut users = vec![Vec::new(); code.names.len()];
         for (at, step) in code.steps.iter().enumerate() {
             for &id in &step.uses {
@@ -28,7 +42,9 @@ impl Divergence {
             }
         };
         for step in &code.steps {
-            let own = step.uses.iter().any(|&id| code.special(id).is_some_and(is_of_thread));
+            let own = step.uses.iter().any(|&id| {
+                code.special(id).is_some_and(|special| is_of_thread(special, code.names[id], among))
+            });
             if own || is_source(step) {
                 mark(&step.defs, &mut waiting, &mut differs);
             }
@@ -38,7 +54,7 @@ impl Divergence {
             for &at in &users[id] {
                 budget.spend(1)?;
                 let step = &code.steps[at];
-                if !is_of_block(step) {
+                if !is_of_block(step) && !(among == Among::WarpOfRow && is_of_warp(code, step)) {
                     mark(&step.defs, &mut waiting, &mut differs);
                 }
                 let ends = matches!(step.root(), "bra" | "brx" | "ret" | "exit" | "trap");
@@ -62,7 +78,10 @@ impl Divergence {
     }
 }
 
-fn is_of_thread(special: &str) -> bool {
+fn is_of_thread(special: &str, name: &str, among: Among) -> bool {
+    if among == Among::WarpOfRow && matches!(name, "%tid.y" | "%tid.z") {
+        return false;
+    }
     let of_thread = ["%tid", "%laneid", "%warpid", "%lanemask", "%clock", "%globaltimer", "%pm"];
     of_thread.iter().any(|name| special.starts_with(name))
 }
@@ -70,6 +89,25 @@ fn is_of_thread(special: &str) -> bool {
 /// A reduction over the whole block: the same for all of its threads.
 fn is_of_block(step: &Step<'_>) -> bool {
     step.is_barrier() && step.of.has("red")
+}
+
+/// The number of a warp in its row: the same for all of its lanes.
+fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
+    const LANE_BITS: i64 = 5;
+    let by = step.of.operand(2).and_then(|operand| operand.integer());
+    let of_lane = |&id: &usize| match code.defs[id][..] {
+        [at] => {
+            let from = &code.steps[at];
+            from.root() == "mov"
+                && from.guard.is_none()
+                && from.of.operand(1).and_then(|operand| operand.name()) == Some("%tid.x")
+        }
+        _ => false,
+    };
+    step.root() == "shr"
+        && step.guard.is_none()
+        && by.is_some_and(|by| (LANE_BITS..32).contains(&by))
+        && step.uses.iter().all(of_lane)
 }
 
 /// Whether its result differs even where its operands do not.

@@ -70,6 +70,8 @@ pub struct PreemptibleEntry {
     pub added_shared: u32,
     /// Whether all threads have to end a block-task before the next one starts: they share memory or wait for each other.
     pub cooperates: bool,
+    /// Whether a launch needs blocks with a multiple of 32 threads in x ([`Accepted::whole_rows`]).
+    pub whole_rows: bool,
 }
 
 /// A parameter of an entry, in bytes.
@@ -150,8 +152,15 @@ pub fn transform(text: &str, entries: &[&str]) -> Result<Transformed, TransformE
     let module = read(text)?;
     let template = Template::compiled().map_err(|what| TransformError::Worker { what })?;
     let reserved = reserved(&module);
-    let mut splicing = Splicing { module: &module, template, reserved, added: Vec::new(), copies: BTreeSet::new() };
-    let kernels = entries.iter().map(|name| splicing.kernel(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut splicing = Splicing {
+        module: &module,
+        template,
+        reserved,
+        added: Vec::new(),
+        copies: BTreeSet::new(),
+    };
+    let kernels =
+        entries.iter().map(|name| splicing.kernel(name)).collect::<Result<Vec<_>, _>>()?;
     let ptx = splicing.text();
     Ok(Transformed { ptx, kernels })
 }
@@ -159,7 +168,10 @@ pub fn transform(text: &str, entries: &[&str]) -> Result<Transformed, TransformE
 /// Where a name is that the loop has, too.
 fn reserved(module: &Module<'_>) -> Option<usize> {
     let words = crate::lex::Tokens::of(module.text).filter(|token| token.kind == Kind::Word);
-    words.into_iter().find(|word| RESERVED.iter().any(|name| word.text.starts_with(name))).map(|word| word.start)
+    words
+        .into_iter()
+        .find(|word| RESERVED.iter().any(|name| word.text.starts_with(name)))
+        .map(|word| word.start)
 }
 
 struct Splicing<'m> {
@@ -189,12 +201,18 @@ impl<'m> Splicing<'m> {
         Ok(TransformedKernel { name: name.to_owned(), verdict, preemptible })
     }
 
-    fn splice(&mut self, judged: &Judged<'m>, accepted: &Accepted) -> Result<PreemptibleEntry, Refusal> {
+    fn splice(
+        &mut self,
+        judged: &Judged<'m>,
+        accepted: &Accepted,
+    ) -> Result<PreemptibleEntry, Refusal> {
         let Some((entry, called)) = judged.reached.split_last() else {
             unreachable!("an entry runs itself")
         };
         let name = format!("{}{PREEMPTIBLE}", entry.name);
-        let refuse = |at: usize, what: &str| Refusal::new(entry.name, self.module.place(at), what.to_owned(), CURE_NAMES);
+        let refuse = |at: usize, what: &str| {
+            Refusal::new(entry.name, self.module.place(at), what.to_owned(), CURE_NAMES)
+        };
         if let Some(at) = self.reserved {
             return Err(refuse(at, "a name that starts as those of the worker loop do"));
         }
@@ -219,7 +237,14 @@ impl<'m> Splicing<'m> {
         self.added.push(text);
         let (parameters, cohort) = parameters(entry);
         let added_shared = SLOT_BYTES as u32;
-        Ok(PreemptibleEntry { name, parameters, cohort, added_shared, cooperates: judged.cooperates })
+        Ok(PreemptibleEntry {
+            name,
+            parameters,
+            cohort,
+            added_shared,
+            cooperates: judged.cooperates,
+            whole_rows: accepted.whole_rows,
+        })
     }
 
     fn entry(
@@ -232,7 +257,7 @@ impl<'m> Splicing<'m> {
     ) -> Result<String, Refusal> {
         let cohort = format!(".param .align 8 .b8 {COHORT}[{COHORT_BYTES}]");
         let head = helpers::head(self.module, entry, name, &cohort);
-        let body = body::scope(self.module, entry, accepted, copied)?;
+        let body = body::scope(self.module, entry, accepted, judged.lanes_part, copied)?;
         let slot = if judged.is_dynamic { SLOT_REGISTER } else { SLOT };
         let filling = Filling { cohort: COHORT, barrier: accepted.barrier, slot, body: &body };
         let mut start = String::new();
@@ -265,15 +290,21 @@ impl<'m> Splicing<'m> {
         if !self.added.is_empty() {
             let version = self.module.version().max(template::VERSION);
             let old = self.module.version();
-            if version != old && let Some(word) = self.module.directive(".version") {
+            if version != old
+                && let Some(word) = self.module.directive(".version")
+            {
                 edits.push(self.replace(word, format!("{}.{}", version.0, version.1)));
             }
             if self.module.architecture().is_some_and(|number| number < template::ARCHITECTURE) {
-                edits.push(self.replace(self.module.target(), format!("sm_{}", template::ARCHITECTURE)));
+                edits.push(
+                    self.replace(self.module.target(), format!("sm_{}", template::ARCHITECTURE)),
+                );
             }
             // Behind all functions, so that what they call is known; debug information comes later.
-            let functions = self.module.items.iter().filter(|item| matches!(item.kind, ItemKind::Function(_)));
-            let end = functions.map(|item| item.span.end).next_back().unwrap_or(self.module.text.len());
+            let functions =
+                self.module.items.iter().filter(|item| matches!(item.kind, ItemKind::Function(_)));
+            let end =
+                functions.map(|item| item.span.end).next_back().unwrap_or(self.module.text.len());
             let shared = format!(
                 "\n\n.extern .shared .align 16 .b8 {SLOT}[];\n.extern .shared .align 1 .b8 {DYNAMIC}[];\n\n"
             );

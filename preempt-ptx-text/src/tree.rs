@@ -298,7 +298,9 @@ impl<'a> Instruction<'a> {
     /// Whether it names, as its last operand, the lanes of the warp that wait in it for each other.
     pub fn has_member_mask(&self) -> bool {
         let masked = ["shfl", "vote", "match", "redux", "elect", "bar"];
-        masked.contains(&self.root()) && self.has("sync") && (self.root() != "bar" || self.has("warp"))
+        masked.contains(&self.root())
+            && self.has("sync")
+            && (self.root() != "bar" || self.has("warp"))
     }
 
     /// The operation, without modifiers.

@@ -6,7 +6,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::code::{Budget, Code, TooLarge};
-use crate::divergence::Divergence;
+use crate::divergence::{Among, Divergence};
 use crate::flow::Flow;
 use crate::tree::{Body, Declaration, FunctionItem, Module, Place, StatementKind};
 use crate::waits::{self, Reads, Wait};
@@ -52,6 +52,9 @@ pub struct Accepted {
     pub barrier: u8,
     /// What is right but may surprise.
     pub notes: BTreeSet<Note>,
+    /// Whether blocks need a multiple of 32 threads in x, so that each row of a block consists of whole warps: threads return
+    /// by their y or z where others of their warp, if they were of several rows, would wait for them.
+    pub whole_rows: bool,
 }
 
 /// What a rewrite of an entry has to do.
@@ -172,6 +175,8 @@ impl<'a> Module<'a> {
             refusals: Vec::new(),
             rules: BTreeSet::new(),
             notes: BTreeSet::new(),
+            whole_rows: false,
+            lanes_part: false,
             used: steps::Used::default(),
         };
         if judge.entry(function).is_err() {
@@ -192,6 +197,8 @@ pub(crate) struct Judged<'m> {
     pub is_dynamic: bool,
     /// Whether threads of a block share memory or wait for each other.
     pub cooperates: bool,
+    /// Whether some lanes of a warp return and others come to a barrier of the block.
+    pub lanes_part: bool,
 }
 
 /// What is known of an entry so far.
@@ -212,6 +219,9 @@ struct Judge<'m> {
     refusals: Vec<Refusal>,
     rules: BTreeSet<Rule>,
     notes: BTreeSet<Note>,
+    whole_rows: bool,
+    /// Whether some lanes of a warp return and others come to a barrier of the block.
+    lanes_part: bool,
     used: steps::Used<'m>,
 }
 
@@ -233,12 +243,21 @@ impl<'m> Judge<'m> {
         }
         let cooperates = self.has_shared || !self.barriers.is_empty();
         let verdict = match barrier {
-            Some(barrier) if self.refusals.is_empty() => {
-                Verdict::Accepted(Accepted { rules: self.rules, barrier, notes: self.notes })
-            }
+            Some(barrier) if self.refusals.is_empty() => Verdict::Accepted(Accepted {
+                rules: self.rules,
+                barrier,
+                notes: self.notes,
+                whole_rows: self.whole_rows,
+            }),
             _ => Verdict::Refused(self.refusals),
         };
-        Judged { verdict, reached: self.reached, is_dynamic: self.is_dynamic, cooperates }
+        Judged {
+            verdict,
+            reached: self.reached,
+            is_dynamic: self.is_dynamic,
+            cooperates,
+            lanes_part: self.lanes_part,
+        }
     }
 
     fn entry(&mut self, entry: &'m FunctionItem<'m>) -> Result<(), TooLarge> {
@@ -345,7 +364,6 @@ impl<'m> Judge<'m> {
             }
             None => {}
         }
-        let divergence = Divergence::of(&code, &flow, &mut self.budget)?;
         if code.steps.iter().any(|step| self.is_barrier(step)) {
             self.barriers.insert(function.name);
         }
@@ -353,7 +371,10 @@ impl<'m> Judge<'m> {
             self.warp_syncs.insert(function.name);
         }
         if is_entry {
-            self.exits(function, &code, &flow, &divergence)?;
+            let mut part =
+                |among| Divergence::of(&code, &flow, among, &mut self.budget).map(|of| of.branches);
+            let (threads, lanes) = (part(Among::Block)?, part(Among::WarpOfRow)?);
+            self.exits(function, &code, &flow, (&threads, &lanes))?;
         }
         Ok(())
     }

@@ -7,6 +7,8 @@
 use crate::code::{Budget, Code, Id, Space, Step, TooLarge};
 use crate::flow::Flow;
 
+use progress::End;
+
 mod progress;
 
 /// How a value may come from another block.
@@ -138,8 +140,10 @@ impl Loop<'_, '_> {
         let Some(&(step, reads)) = found.iter().max_by_key(|(_, reads)| *reads) else {
             return Ok(None);
         };
-        let ends = self.ends_whatever_is_read(&exits, reads, budget)?;
-        Ok((!ends && !self.moves_on(&found, budget)?).then_some(Wait::On { step, reads }))
+        // Rounds up to a bound that is not known here may be a wait as good as for ever, if no load moves on.
+        let is_right = self.end(&exits, reads, budget)? == Some(End::Certain)
+            || self.moves_on(&found, budget)?;
+        Ok((!is_right).then_some(Wait::On { step, reads }))
     }
 
     /// Whether a way out of the loop at `block` leads to anything else than a trap.
@@ -200,10 +204,9 @@ impl Loop<'_, '_> {
                 let step = &self.code.steps[at];
                 waiting.extend(&step.uses);
                 match reads(step, self.callee) {
-                    // Constant for the whole grid, says the code. One address read for ever does not look like it.
-                    Reads::Nothing
-                        if step.of.has("nc") && step.uses.iter().all(|&id| self.stays(id)) =>
-                    {
+                    // Constant for the whole grid, says the code. One address read for ever, or a few in turn, do not look
+                    // like it.
+                    Reads::Nothing if step.of.has("nc") && !self.searches(at, budget)? => {
                         found.push((at, Reads::Plain));
                     }
                     Reads::Nothing => {}

@@ -11,7 +11,8 @@ use crate::verdict::{Accepted, Refusal, Rule, SLOT_BYTES};
 /// Where threads go that have ended the block-task.
 pub(super) const TAIL: &str = "$preempt_tail";
 
-const CURE_MBARRIER: &str = "inline the function into the kernel, or launch the kernel without preemption";
+const CURE_MBARRIER: &str =
+    "inline the function into the kernel, or launch the kernel without preemption";
 
 /// Who reads what differs in the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,11 +134,12 @@ pub(super) fn scope(
     module: &Module<'_>,
     entry: &FunctionItem<'_>,
     accepted: &Accepted,
+    lanes_part: bool,
     copied: &BTreeSet<&str>,
 ) -> Result<String, Refusal> {
     let Some(body) = &entry.body else { return Ok(String::new()) };
     let has = |rule| accepted.rules.contains(&rule);
-    let meeting = Meeting::of(module, entry, body, accepted)?;
+    let meeting = Meeting::of(module, entry, body, accepted, lanes_part)?;
     let leave = if meeting.is_some() { LEFT } else { TAIL };
     let mut edits_of_body = Vec::new();
     for statement in &body.statements {
@@ -212,7 +214,10 @@ fn invalidated(of: &Instruction<'_>) -> String {
 }
 
 /// Refuses barrier objects that a function initialises which does not see the loop's registers.
-pub(super) fn check_called(module: &Module<'_>, function: &FunctionItem<'_>) -> Result<(), Refusal> {
+pub(super) fn check_called(
+    module: &Module<'_>,
+    function: &FunctionItem<'_>,
+) -> Result<(), Refusal> {
     let statements = function.body.iter().flat_map(|body| &body.statements);
     for statement in statements {
         if let StatementKind::Instruction(of) = &statement.kind

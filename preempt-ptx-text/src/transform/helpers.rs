@@ -32,7 +32,8 @@ pub(super) fn copied<'m>(called: &[&'m FunctionItem<'m>]) -> BTreeSet<&'m str> {
             StatementKind::Instruction(of) => Some(of),
             _ => None,
         });
-        let needs_copy = |of| reads_task(of) || callee(of).is_some_and(|name| copied.contains(name));
+        let needs_copy =
+            |of| reads_task(of) || callee(of).is_some_and(|name| copied.contains(name));
         if needs.into_iter().any(needs_copy) {
             copied.insert(function.name);
         }
@@ -82,14 +83,17 @@ pub(super) fn head(
     parameter: &str,
 ) -> String {
     let end = function.body.as_ref().map_or(function.at, |body| body.start);
-    let item = module.items.iter().map(|item| item.span).find(|span| {
-        span.start <= function.at && function.at < span.end
-    });
+    let item = module
+        .items
+        .iter()
+        .map(|item| item.span)
+        .find(|span| span.start <= function.at && function.at < span.end);
     let mut start = item.map_or(function.at, |span| span.start);
     if !function.is_entry {
         // Without a linkage, which could make it two of a name where files are linked.
         let tokens = Tokens::of(&module.text[start..function.at]);
-        start += tokens.into_iter().find(|token| token.text == ".func").map_or(0, |token| token.start);
+        start +=
+            tokens.into_iter().find(|token| token.text == ".func").map_or(0, |token| token.start);
     }
     let name_end = function.at + function.name.len();
     let mut edits = vec![Edit { place: function.at..name_end, text: name.to_owned() }];

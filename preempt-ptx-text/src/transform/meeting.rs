@@ -1,5 +1,7 @@
 //! Where threads of a block meet again that part: those that have ended the block-task, and those that wait at barriers.
 //!
+//! Where whole warps return, those come to each barrier of the others. Where lanes of a warp return, more is needed:
+//!
 //! The hardware takes a thread that has returned for arrived at every barrier. In a worker loop it has not returned, so all
 //! places where threads wait become one, the meeting: it is a barrier by one instruction, because lanes of a warp that wait at
 //! different ones hang. In each round, every thread of the block comes there, from the place that `%preempt_site` numbers
@@ -38,6 +40,7 @@ impl Meeting {
         entry: &FunctionItem<'_>,
         body: &Body<'_>,
         accepted: &Accepted,
+        lanes_part: bool,
     ) -> Result<Option<Meeting>, Refusal> {
         let has = |rule| accepted.rules.contains(&rule);
         if !has(Rule::EarlyExit) && !has(Rule::ReturnedLanes) {
@@ -54,11 +57,22 @@ impl Meeting {
             })
         };
         let mut edits = Vec::new();
+        if !has(Rule::ReturnedLanes) && !lanes_part {
+            for (_, statement, of) in instructions().filter(|(.., of)| is_barrier(of)) {
+                let place = statement.span.start..statement.span.end;
+                edits.push(Edit { place, text: reduction(of) });
+            }
+            let (start, end) = (String::new(), warps_that_left());
+            return Ok(Some(Meeting { edits, start, end }));
+        }
         let mut sites = 0;
         let barriers = instructions().filter(|(.., of)| has(Rule::EarlyExit) && is_barrier(of));
         for (_, statement, of) in barriers {
             if statement.scope != 0 {
-                return Err(refuse(statement, "a barrier in braces, which threads may not come to because they returned"));
+                return Err(refuse(
+                    statement,
+                    "a barrier in braces, which threads may not come to because they returned",
+                ));
             }
             let text = place(sites, of, "");
             edits.push(Edit { place: statement.span.start..statement.span.end, text });
@@ -66,12 +80,16 @@ impl Meeting {
         }
         let barriers = sites;
         let mut last = None;
-        let masked = instructions().filter(|(.., of)| has(Rule::ReturnedLanes) && of.has_member_mask());
+        let masked =
+            instructions().filter(|(.., of)| has(Rule::ReturnedLanes) && of.has_member_mask());
         for (at, statement, of) in masked {
             let Some(mask) = of.operands.last() else { continue };
             let set = format!("mov.b32 %preempt_mask, {}; ", mask.text);
             let start = module.offset(mask.text);
-            edits.push(Edit { place: start..start + mask.text.len(), text: "%preempt_mask".to_owned() });
+            edits.push(Edit {
+                place: start..start + mask.text.len(),
+                text: "%preempt_mask".to_owned(),
+            });
             if statement.scope == 0 {
                 let text = place(sites, of, &set) + "\n\t";
                 let at = statement.span.start;
@@ -83,12 +101,18 @@ impl Meeting {
             let opens = outermost(body, at);
             let scope = &body.statements[opens..=closes(body, opens)];
             if of.guard.is_some() || !is_straight(scope) || !is_given(scope, mask.name()) {
-                return Err(refuse(statement, "lanes of a warp wait in braces for lanes that may have returned"));
+                return Err(refuse(
+                    statement,
+                    "lanes of a warp wait in braces for lanes that may have returned",
+                ));
             }
             match last {
                 Some((before, text)) if before == opens && text == mask.text => {}
                 Some((before, _)) if before == opens => {
-                    return Err(refuse(statement, "lanes of a warp wait in braces by several masks"));
+                    return Err(refuse(
+                        statement,
+                        "lanes of a warp wait in braces by several masks",
+                    ));
                 }
                 _ => {
                     let at = body.statements[opens].span.start;
@@ -109,13 +133,35 @@ fn is_barrier(of: &Instruction<'_>) -> bool {
     matches!(of.root(), "bar" | "barrier") && !of.has_any(&["warp", "cluster"])
 }
 
+/// A barrier at which threads that have left can be told from others.
+fn reduction(of: &Instruction<'_>) -> String {
+    let guard = of.guard.map_or(String::new(), |guard| {
+        format!("@{}{} ", if guard.is_negated { "!" } else { "" }, guard.register)
+    });
+    format!(
+        "{{ .reg .pred %preempt_is_left, %preempt_all; setp.ne.u32 %preempt_is_left, 0, 0; {guard}barrier.red.and.pred %preempt_all, 0, %preempt_is_left; }}"
+    )
+}
+
+/// Threads that have left come to each barrier of the others, until all have left. Barriers pair by their number, not by where
+/// they are.
+fn warps_that_left() -> String {
+    format!(
+        "{LEFT}:
+	{{ .reg .pred %preempt_is_left, %preempt_all; setp.eq.u32 %preempt_is_left, 0, 0; barrier.red.and.pred %preempt_all, 0, %preempt_is_left; @!%preempt_all bra {LEFT}; }}
+"
+    )
+}
+
 /// A place: a thread leaves it for the meeting, and comes back behind it.
 fn place(site: usize, of: &Instruction<'_>, set: &str) -> String {
     let skip = of.guard.map_or(String::new(), |guard| {
         let negated = if guard.is_negated { "" } else { "!" };
         format!("@{negated}{} bra $preempt_site_{site}; ", guard.register)
     });
-    format!("{skip}{set}mov.b32 %preempt_site, {site}; bra $preempt_meeting;\n$preempt_site_{site}:")
+    format!(
+        "{skip}{set}mov.b32 %preempt_site, {site}; bra $preempt_meeting;\n$preempt_site_{site}:"
+    )
 }
 
 fn declared(sites: usize) -> String {
@@ -171,7 +217,8 @@ $preempt_meeting:
 /// The statement that opens the outermost braces around another one, within the body's own.
 fn outermost(body: &Body<'_>, at: usize) -> usize {
     let mut scope = body.statements[at].scope;
-    while let Some(around) = body.scopes.get(scope).copied().flatten().filter(|&around| around != 0) {
+    while let Some(around) = body.scopes.get(scope).copied().flatten().filter(|&around| around != 0)
+    {
         scope = around;
     }
     let opens = |statement: &Statement<'_>| {
@@ -205,8 +252,7 @@ fn is_given(scope: &[Statement<'_>], mask: Option<&str>) -> bool {
     let Some(name) = mask else { return true };
     scope.iter().all(|statement| match &statement.kind {
         StatementKind::Declaration(of) => of.names.iter().all(|declared| {
-            declared.name != name
-                && !(declared.count.is_some() && name.starts_with(declared.name))
+            declared.name != name && !(declared.count.is_some() && name.starts_with(declared.name))
         }),
         StatementKind::Instruction(of) => {
             of.operands.first().is_none_or(|first| !first.names.contains(&name))

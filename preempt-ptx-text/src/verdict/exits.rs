@@ -2,7 +2,6 @@
 
 use super::{Judge, Note, Rule};
 use crate::code::{Code, Step, TooLarge};
-use crate::divergence::Divergence;
 use crate::flow::Flow;
 use crate::tree::FunctionItem;
 
@@ -17,10 +16,11 @@ impl<'m> Judge<'m> {
 
     /// Whether lanes of a warp wait in it for those that a mask names.
     pub(super) fn has_member_mask(&self, step: &Step<'m>) -> bool {
-        step.of.has_member_mask()
-            || step.callee.is_some_and(|name| self.warp_syncs.contains(name))
+        step.of.has_member_mask() || step.callee.is_some_and(|name| self.warp_syncs.contains(name))
     }
 
+    /// Looks at the branches at which threads of the block part, and those at which lanes of a warp do.
+    ///
     /// Looks for threads of an entry that return, where others go on to a barrier of the block or of the warp: the hardware
     /// counts who has returned as arrived, and a worker loop must do the like.
     pub(super) fn exits(
@@ -28,7 +28,7 @@ impl<'m> Judge<'m> {
         entry: &FunctionItem<'m>,
         code: &Code<'m>,
         flow: &Flow,
-        divergence: &Divergence,
+        (threads, lanes): (&[usize], &[usize]),
     ) -> Result<(), TooLarge> {
         let holds = |is: &dyn Fn(&Step<'m>) -> bool| {
             let mut blocks: Vec<_> =
@@ -41,7 +41,8 @@ impl<'m> Judge<'m> {
         let (past_barriers, past_warps) = (flow.leaves_past(&barriers), flow.leaves_past(&warps));
         let calls = holds(&|step| step.callee.is_some() && self.has_member_mask(step));
         let (mut hazard, mut call) = (None, None);
-        for &block in &divergence.branches {
+        for &block in threads {
+            let lanes_part = lanes.binary_search(&block).is_ok();
             let region = flow.region(block, &mut self.budget)?;
             self.budget.spend(region.len())?;
             let leaves = |past: &[bool]| flow.after[block].iter().any(|&way| past[way]);
@@ -49,9 +50,16 @@ impl<'m> Judge<'m> {
                 self.notes.insert(Note::DivergentBarrier);
                 if leaves(&past_barriers) {
                     hazard = hazard.or(Some(flow.blocks[block].end - 1));
+                    // Whole warps that return are right with a barrier at each place.
+                    self.lanes_part |= lanes_part;
+                    self.whole_rows |= !lanes_part;
                 }
             }
             if region.iter().any(|&block| warps[block]) && leaves(&past_warps) {
+                if !lanes_part {
+                    self.whole_rows = true;
+                    continue;
+                }
                 self.rules.insert(Rule::ReturnedLanes);
                 if region.iter().any(|&block| calls[block]) {
                     call = call.or(Some(flow.blocks[block].end - 1));

@@ -18,14 +18,24 @@ enum Direction {
     Either,
 }
 
+/// How a loop is known to end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum End {
+    /// After a number of rounds that is not known here, and may be as good as none.
+    AtBound,
+    /// Soon, or as soon as what is read says.
+    Certain,
+}
+
 impl Loop<'_, '_> {
-    /// Whether the loop has an exit that is looked at in each round and taken at some time.
-    pub(super) fn ends_whatever_is_read(
+    /// How an exit that is looked at in each round is taken at some time, whatever is read; `None` if none is.
+    pub(super) fn end(
         &self,
         exits: &[usize],
         reads: Reads,
         budget: &mut Budget,
-    ) -> Result<bool, TooLarge> {
+    ) -> Result<Option<End>, TooLarge> {
+        let mut end = None;
         for &exit in exits {
             if self.goes_round_past(&[exit], budget)? {
                 continue;
@@ -43,11 +53,9 @@ impl Loop<'_, '_> {
                 continue;
             }
             let leaves_if = goes_on == of.is_negated;
-            if self.comes_true(guard, leaves_if, reads, DEPTH, budget)? {
-                return Ok(true);
-            }
+            end = end.max(self.comes_true(guard, leaves_if, reads, DEPTH, budget)?);
         }
-        Ok(false)
+        Ok(end)
     }
 
     /// Whether all that the exits depend on are ordinary loads whose addresses move on by one direction: a walk along an array.
@@ -63,7 +71,7 @@ impl Loop<'_, '_> {
             else {
                 return Ok(false);
             };
-            if !self.is_carried(address, budget)? {
+            if !self.is_carried(at, address, budget)? {
                 return Ok(false);
             }
         }
@@ -93,19 +101,18 @@ impl Loop<'_, '_> {
         reads: Reads,
         depth: usize,
         budget: &mut Budget,
-    ) -> Result<bool, TooLarge> {
+    ) -> Result<Option<End>, TooLarge> {
         budget.spend(1)?;
         let (Some(at), Some(depth)) = (self.only(id), depth.checked_sub(1)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let step = &self.code.steps[at];
         let mut either = |wanted: bool| {
+            let mut end = None;
             for &id in &step.uses {
-                if self.comes_true(id, wanted, reads, depth, budget)? {
-                    return Ok(true);
-                }
+                end = end.max(self.comes_true(id, wanted, reads, depth, budget)?);
             }
-            Ok(false)
+            Ok(end)
         };
         match step.root() {
             "not" if step.of.has("pred") => either(!wanted),
@@ -116,7 +123,7 @@ impl Loop<'_, '_> {
             "setp" if step.defs.len() == 1 && !step.of.has_any(&["and", "or", "xor"]) => {
                 self.compares(at, wanted, reads, budget)
             }
-            _ => Ok(false),
+            _ => Ok(None),
         }
     }
 
@@ -126,18 +133,19 @@ impl Loop<'_, '_> {
         wanted: bool,
         reads: Reads,
         budget: &mut Budget,
-    ) -> Result<bool, TooLarge> {
+    ) -> Result<Option<End>, TooLarge> {
         let step = &self.code.steps[at];
         let comparison = step.of.opcode.split('.').nth(1).unwrap_or_default();
         let (Some(left), Some(right)) = (step.of.operand(1), step.of.operand(2)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let ids = |operand: &Operand<'_>| -> Option<Id> {
             step.uses.iter().copied().find(|&id| operand.name() == Some(self.code.names[id]))
         };
         if self.retries(comparison, wanted, ids(left), ids(right)) {
-            return Ok(true);
+            return Ok(Some(End::Certain));
         }
+        let mut at_bound = None;
         for (own, other, is_left) in [(left, right, true), (right, left, false)] {
             let Some(id) = ids(own) else { continue };
             let bound = other.integer();
@@ -146,7 +154,7 @@ impl Loop<'_, '_> {
             if claim.is_some_and(|at| stays && self.writes_there_alone(at)) {
                 let is_reached = ends_by(comparison, wanted, is_left, Direction::Up);
                 if is_reached && comparison != "eq" && comparison != "ne" {
-                    return Ok(true);
+                    return Ok(Some(End::Certain));
                 }
             }
             let is_within = |limit: i64| bound.is_some_and(|bound| bound.abs() <= limit);
@@ -171,10 +179,13 @@ impl Loop<'_, '_> {
                     || direction != Direction::Either && self.starts_near(&registers))
                 && ends_by(comparison, wanted, is_left, direction)
             {
-                return Ok(true);
+                if is_within(MOST_ROUNDS) || ids(other).is_some_and(|id| self.is_loaded(id)) {
+                    return Ok(Some(End::Certain));
+                }
+                at_bound = Some(End::AtBound);
             }
         }
-        Ok(false)
+        Ok(at_bound)
     }
 
     /// A compare-and-swap that is tried again with what it found: of all that try at once, one gets on.
@@ -212,19 +223,33 @@ impl Loop<'_, '_> {
     /// Whether an atomic operation is the loop's only one, by an address that stays, and no store of the loop is by the same.
     fn writes_there_alone(&self, atomic: usize) -> bool {
         let own = &self.code.steps[atomic];
-        let at = base_of(own, 1);
-        let stays = own.uses.first().is_some_and(|&id| self.stays(id));
-        stays
-            && self.steps().all(|other| {
-                let step = &self.code.steps[other];
-                match step.root() {
-                    _ if other == atomic => true,
-                    "atom" | "red" => step.space() == Space::Shared,
-                    "st" => step.space() != Space::Global || base_of(step, 0) != at,
-                    "call" => false,
-                    _ => true,
+        let address = |step: &Step<'_>, operand| {
+            let name = base_of(step, operand)?;
+            step.uses.iter().copied().find(|&id| self.code.names[id] == name)
+        };
+        let Some(at) = address(own, 1).filter(|&id| self.stays(id)) else { return false };
+        let bases = self.bases(at);
+        // Through another register, too, unless both are known to be of other parameters or variables.
+        let is_elsewhere = |step: &Step<'_>| {
+            let other = address(step, 0).and_then(|id| self.bases(id));
+            match (&bases, other) {
+                (Some(own), Some(other)) => own.is_disjoint(&other),
+                _ => false,
+            }
+        };
+        self.steps().all(|other| {
+            let step = &self.code.steps[other];
+            match step.root() {
+                _ if other == atomic => true,
+                "atom" | "red" => step.space() == Space::Shared,
+                "st" if matches!(step.space(), Space::Global | Space::Generic) => {
+                    is_elsewhere(step)
                 }
-            })
+                // Asynchronously.
+                "cp" | "call" | "multimem" => false,
+                _ => true,
+            }
+        })
     }
 
     /// Whether a register that moves starts at a number near 0.
@@ -284,6 +309,8 @@ impl Loop<'_, '_> {
     fn moved(&self, step: &Step<'_>) -> Option<(Id, Option<Direction>)> {
         let sign = match step.root() {
             "mov" => return (step.uses.len() == 1).then(|| (step.uses[0], None)),
+            // A bound above what the shorter of the two holds is none, which is for those who ask to know.
+            "cvt" if is_cast(step) => return Some((*step.uses.first()?, None)),
             "add" => 1,
             "sub" => -1,
             _ => return None,
@@ -306,7 +333,9 @@ impl Loop<'_, '_> {
                     let is_up = (by > 0) == (sign > 0);
                     Some((own, Some(if is_up { Direction::Up } else { Direction::Down })))
                 }
-                (None, Some(by)) if self.stays(by) && !self.stays(own) => {
+                (None, Some(by))
+                    if self.stays(by) && !self.stays(own) && self.is_nonzero(by, DEPTH) =>
+                {
                     Some((own, Some(Direction::Either)))
                 }
                 _ => None,
@@ -314,24 +343,213 @@ impl Loop<'_, '_> {
         })
     }
 
-    /// Whether an address is made of a register that moves on, and of nothing else that changes in the loop.
-    fn is_carried(&self, address: Id, budget: &mut Budget) -> Result<bool, TooLarge> {
-        let mut id = address;
-        for _ in 0..DEPTH {
+    /// Whether an address is made of a register that moves on, and of nothing else that changes in the loop; or of what an
+    /// ordinary load by such an address gave.
+    fn is_carried(&self, load: usize, address: Id, budget: &mut Budget) -> Result<bool, TooLarge> {
+        let (mut reader, mut id) = (load, address);
+        for _ in 0..2 * DEPTH {
             if self.direction(id, budget)?.is_some() {
                 return Ok(true);
             }
-            let Some(at) = self.only(id) else { return Ok(false) };
+            let Some(at) = self.written(id, reader) else { return Ok(false) };
             let step = &self.code.steps[at];
-            let linear = ["add", "sub", "mul", "mad", "shl", "cvt", "cvta", "mov"];
-            let mut changing = step.uses.iter().copied().filter(|&id| !self.stays(id));
-            match (changing.next(), changing.next()) {
-                (Some(next), None) if linear.contains(&step.root()) => id = next,
+            let mut changing = Vec::new();
+            for &id in &step.uses {
+                budget.spend(1)?;
+                if !self.is_same(id, at, DEPTH) {
+                    changing.push(id);
+                }
+            }
+            match changing[..] {
+                [next] if self.is_linear(step) || is_plain_load(step) => (reader, id) = (at, next),
                 _ => return Ok(false),
             }
         }
         Ok(false)
     }
+
+    /// The instruction of the loop whose result another one reads: the last one in its block, or the loop's only one.
+    fn written(&self, id: Id, reader: usize) -> Option<usize> {
+        let block = self.flow.block_of[reader];
+        let before =
+            self.defs(id).filter(|&at| at < reader && self.flow.block_of[at] == block).max();
+        match before {
+            Some(at) => self.code.steps[at].guard.is_none().then_some(at),
+            None => self.only(id),
+        }
+    }
+
+    /// Whether what an instruction reads is the same in each round: not written in the loop, or made of such by arithmetic.
+    fn is_same(&self, id: Id, reader: usize, depth: usize) -> bool {
+        if self.stays(id) {
+            return true;
+        }
+        let (Some(at), Some(depth)) = (self.written(id, reader), depth.checked_sub(1)) else {
+            return false;
+        };
+        let step = &self.code.steps[at];
+        matches!(
+            step.root(),
+            "mov" | "add" | "sub" | "mul" | "mad" | "shl" | "shr" | "cvt" | "cvta"
+        ) && !step.uses.iter().any(|&id| {
+            self.code
+                .special(id)
+                .is_some_and(|of| of.starts_with("%clock") || of.starts_with("%globaltimer"))
+        }) && step.uses.iter().all(|&id| self.is_same(id, at, depth))
+    }
+
+    /// Whether a result moves where the one operand does that changes in the loop: nothing takes that to 0.
+    fn is_linear(&self, step: &Step<'_>) -> bool {
+        const FACTOR: i64 = 1 << 20;
+        const SHIFT: i64 = 16;
+        let factor = |at: usize| {
+            let Some(operand) = step.of.operand(at) else { return false };
+            match operand.integer() {
+                Some(number) => number != 0 && number.abs() <= FACTOR,
+                None => step.uses.iter().any(|&id| {
+                    operand.name() == Some(self.code.names[id])
+                        && (!self.stays(id) || self.is_nonzero(id, DEPTH))
+                }),
+            }
+        };
+        match step.root() {
+            "add" | "sub" | "mov" | "not" | "cvta" => true,
+            "cvt" => is_cast(step),
+            "mul" | "mad" => !step.of.has("hi") && factor(1) && factor(2),
+            "shl" => step
+                .of
+                .operand(2)
+                .and_then(Operand::integer)
+                .is_some_and(|by| (0..=SHIFT).contains(&by)),
+            "and" => [1, 2].iter().filter_map(|&at| step.of.operand(at)?.integer()).any(is_wide),
+            _ => false,
+        }
+    }
+
+    /// Whether a register that stays in the loop cannot be 0: made of the sizes of block and grid, and of numbers.
+    fn is_nonzero(&self, id: Id, depth: usize) -> bool {
+        let (&[at], Some(depth)) = (&self.code.defs[id][..], depth.checked_sub(1)) else {
+            return false;
+        };
+        let step = &self.code.steps[at];
+        let is_nonzero = |operand: Option<&Operand<'_>>| {
+            let Some(operand) = operand else { return false };
+            if let Some(number) = operand.integer() {
+                return number != 0;
+            }
+            let Some(name) = operand.name() else { return false };
+            let is_size = ["%ntid.", "%nctaid."].iter().any(|size| name.starts_with(size));
+            let mut own = step.uses.iter().copied().filter(|&id| self.code.names[id] == name);
+            is_size || name == "WARP_SZ" || own.next().is_some_and(|id| self.is_nonzero(id, depth))
+        };
+        let operands = || (is_nonzero(step.of.operand(1)), is_nonzero(step.of.operand(2)));
+        step.guard.is_none()
+            && match step.root() {
+                "mov" => step.of.operands.len() == 2 && operands().0,
+                "cvt" => is_cast(step) && operands().0,
+                "mul" => !step.of.has("hi") && operands() == (true, true),
+                "shl" => {
+                    let by = step.of.operand(2).and_then(Operand::integer);
+                    by.is_some_and(|by| (0..16).contains(&by)) && operands().0
+                }
+                _ => false,
+            }
+    }
+
+    /// Whether what a load reads, of memory that the whole grid only reads, leads on to other addresses: its address moves on, or
+    /// depends on what such a load gave.
+    pub(super) fn searches(&self, load: usize, budget: &mut Budget) -> Result<bool, TooLarge> {
+        let mut seen = std::collections::HashSet::new();
+        let mut waiting = self.code.steps[load].uses.clone();
+        while let Some(id) = waiting.pop() {
+            budget.spend(1)?;
+            if self.stays(id) || !seen.insert(id) {
+                continue;
+            }
+            if self.direction(id, budget)?.is_some() {
+                return Ok(true);
+            }
+            for at in self.defs(id) {
+                let step = &self.code.steps[at];
+                if step.root() == "ld" {
+                    return Ok(true);
+                }
+                waiting.extend(&step.uses);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What an address is based on: the parameters and variables that it may be made of; `None` if it may be of anything.
+    fn bases(&self, address: Id) -> Option<std::collections::BTreeSet<&str>> {
+        let mut bases = std::collections::BTreeSet::new();
+        let mut seen = std::collections::BTreeSet::new();
+        let mut waiting = vec![address];
+        while let Some(id) = waiting.pop() {
+            let name = self.code.names[id];
+            if !seen.insert(id) {
+                continue;
+            }
+            if self.code.defs[id].is_empty() {
+                // A variable. A register that is never written is anything.
+                bases.insert((!name.starts_with('%')).then_some(name)?);
+                continue;
+            }
+            for &at in &self.code.defs[id] {
+                let step = &self.code.steps[at];
+                match step.root() {
+                    "ld" if step.space() == Space::Fixed => {
+                        bases.insert(step.of.operand(1)?.text);
+                    }
+                    // An offset is none: nothing comes to another variable by it.
+                    "add" if step.of.has_any(&["s64", "u64", "b64"]) => {
+                        let offset = |id: &&Id| self.is_offset(**id);
+                        waiting.extend(step.uses.iter().filter(|id| !offset(id)));
+                    }
+                    "mov" | "cvta" => waiting.extend(&step.uses),
+                    _ => return None,
+                }
+            }
+        }
+        Some(bases)
+    }
+
+    /// Whether a register of 64 bits is made of one of 32 by a product or by an extension.
+    fn is_offset(&self, id: Id) -> bool {
+        let defs = &self.code.defs[id];
+        !defs.is_empty()
+            && defs.iter().all(|&at| {
+                let step = &self.code.steps[at];
+                match step.root() {
+                    "mul" => step.of.has("wide"),
+                    "cvt" => step.of.has_any(&["u32", "s32", "u16", "s16"]),
+                    "shl" => step.uses.iter().all(|&id| self.is_offset(id)),
+                    _ => false,
+                }
+            })
+    }
+}
+
+/// An ordinary load of global memory.
+fn is_plain_load(step: &Step<'_>) -> bool {
+    step.root() == "ld"
+        && step.guard.is_none()
+        && step.space() == Space::Global
+        && !step.of.has_any(&["volatile", "relaxed", "acquire", "mmio", "cv"])
+}
+
+/// A conversion between integers of 32 and 64 bits.
+fn is_cast(step: &Step<'_>) -> bool {
+    let mut types = step.of.opcode.split('.').skip(1);
+    step.uses.len() == 1 && types.all(|ty| matches!(ty, "u32" | "s32" | "u64" | "s64"))
+}
+
+/// Whether a mask leaves the bits of an address that small steps change.
+fn is_wide(mask: i64) -> bool {
+    const LOWEST: u32 = 4;
+    const WIDTH: u32 = 24;
+    let bits = mask as u64;
+    bits.trailing_zeros() <= LOWEST && (bits >> bits.trailing_zeros()).trailing_ones() >= WIDTH
 }
 
 /// The register that the address in an operand starts with.
