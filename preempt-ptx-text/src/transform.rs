@@ -206,9 +206,7 @@ impl<'m> Splicing<'m> {
         judged: &Judged<'m>,
         accepted: &Accepted,
     ) -> Result<PreemptibleEntry, Refusal> {
-        let Some((entry, called)) = judged.reached.split_last() else {
-            unreachable!("an entry runs itself")
-        };
+        let Judged { entry, called, .. } = judged;
         let name = format!("{}{PREEMPTIBLE}", entry.name);
         let refuse = |at: usize, what: &str| {
             Refusal::new(entry.name, self.module.place(at), what.to_owned(), CURE_NAMES)
@@ -333,6 +331,3 @@ fn parameters(entry: &FunctionItem<'_>) -> (Vec<Parameter>, Parameter) {
     let parameters = entry.parameters.iter().map(own).collect();
     (parameters, place(COHORT_BYTES, 8))
 }
-
-#[cfg(test)]
-mod tests;

@@ -191,8 +191,9 @@ impl<'a> Module<'a> {
 #[derive(Debug)]
 pub(crate) struct Judged<'m> {
     pub verdict: Verdict,
-    /// What the entry runs, each function behind those that it calls; the entry is the last.
-    pub reached: Vec<&'m FunctionItem<'m>>,
+    pub entry: &'m FunctionItem<'m>,
+    /// The functions that it calls, directly or not, each behind those that it calls.
+    pub called: Vec<&'m FunctionItem<'m>>,
     /// Whether there is dynamic shared memory.
     pub is_dynamic: bool,
     /// Whether threads of a block share memory or wait for each other.
@@ -235,7 +236,7 @@ impl<'m> Judge<'m> {
         }
     }
 
-    fn judged(mut self, entry: &FunctionItem<'m>) -> Judged<'m> {
+    fn judged(mut self, entry: &'m FunctionItem<'m>) -> Judged<'m> {
         let barrier = (1..16).find(|number| !self.used.barriers.contains_key(number));
         if barrier.is_none() {
             let what = "all 16 barriers of the block are in use".to_owned();
@@ -251,9 +252,11 @@ impl<'m> Judge<'m> {
             }),
             _ => Verdict::Refused(self.refusals),
         };
+        self.reached.retain(|function| function.name != entry.name);
         Judged {
             verdict,
-            reached: self.reached,
+            entry,
+            called: self.reached,
             is_dynamic: self.is_dynamic,
             cooperates,
             lanes_part: self.lanes_part,
@@ -445,6 +448,10 @@ impl<'m> Judge<'m> {
             );
             let cure = "make a part of it dynamic, or launch the kernel without preemption";
             self.refuse(entry.name, entry.at, what, cure);
+        }
+        if let (Some(at), false) = (self.used.shared_access, self.has_shared) {
+            let what = "it accesses shared memory that is not declared".to_owned();
+            self.refuse(entry.name, at, what, steps::CURE_SHARED);
         }
         if let (Some(at), false) = (self.used.shared_read, self.used.shared_written) {
             let what = "it reads shared memory that it never writes".to_owned();

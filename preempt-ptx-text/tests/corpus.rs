@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use preempt_ptx_text::{Verdict, read};
+use preempt_ptx_text::{Verdict, read, transform};
 use proptest::prelude::*;
 
 /// What compilers wrote, each as `rustc` or rust-cuda did.
@@ -22,11 +22,20 @@ const SAMPLES: [&str; 4] = [
 /// Far above what any of these texts takes, so that only growth faster than the text's is found.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Reads a text and judges all of its entries, if it can be read.
-fn judge(text: &str) -> usize {
-    let Ok(module) = read(text) else { return 0 };
+/// Reads a text and transforms all of its entries, if it can be read. What comes of it can be read, too.
+fn judge(text: &str) {
+    let Ok(module) = read(text) else { return };
     assert_eq!(module.to_string(), text);
-    module.entries().filter_map(|entry| module.verdict(entry)).count()
+    let entries: Vec<_> = module.entries().collect();
+    let transformed = transform(text, &entries).unwrap();
+    let after = read(&transformed.ptx).unwrap();
+    let after: Vec<_> = after.entries().collect();
+    for kernel in &transformed.kernels {
+        assert_eq!(module.verdict(&kernel.name).is_some(), after.contains(&&*kernel.name));
+        if let Some(entry) = &kernel.preemptible {
+            assert!(after.contains(&&*entry.name), "{}", transformed.ptx);
+        }
+    }
 }
 
 #[test]
@@ -214,6 +223,7 @@ proptest! {
         (which, at) in any::<(usize, usize)>(),
         changes in prop::collection::vec(change(), 0..6),
     ) {
-        judge(&changed(&part(which, at), &changes));
+        // By names that are not the worker loop's.
+        judge(&changed(&part(which, at), &changes).replace("preempt_", "own_"));
     }
 }

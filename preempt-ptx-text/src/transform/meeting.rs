@@ -65,6 +65,16 @@ impl Meeting {
             let (start, end) = (String::new(), warps_that_left());
             return Ok(Some(Meeting { edits, start, end }));
         }
+        let aligned = ["mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"];
+        if let Some((_, statement, of)) =
+            instructions().find(|(.., of)| aligned.contains(&of.root()))
+        {
+            let what = format!(
+                "`{}` needs all lanes of a warp, some of which may have returned",
+                of.opcode
+            );
+            return Err(refuse(statement, &what));
+        }
         let mut sites = 0;
         let barriers = instructions().filter(|(.., of)| has(Rule::EarlyExit) && is_barrier(of));
         for (_, statement, of) in barriers {

@@ -17,6 +17,8 @@ pub(super) struct Used<'a> {
     /// The first instruction that reads shared memory.
     pub shared_read: Option<usize>,
     pub shared_written: bool,
+    /// The first instruction that accesses shared memory, but for those that name a variable.
+    pub shared_access: Option<usize>,
 }
 
 /// Operations that do the same in a worker loop, as far as nothing else is said of them.
@@ -126,6 +128,8 @@ const KNOWN: &[&str] = &[
     "xor",
 ];
 
+pub(super) const CURE_SHARED: &str =
+    "declare the shared memory, so that the loop's own is not put there";
 const CURE_UNKNOWN: &str = "launch the kernel without preemption, or compile it for an older GPU";
 
 impl<'m> Judge<'m> {
@@ -150,7 +154,7 @@ impl<'m> Judge<'m> {
                 inits += usize::from(step.of.has("init"));
                 invalidations += usize::from(step.of.has("inval"));
             }
-            self.memory(step);
+            self.memory(function, step);
             let names = step.of.operands.iter().flat_map(|operand| &operand.names);
             self.used.symbols.extend(names.filter(|name| !name.starts_with('%')));
         }
@@ -282,8 +286,17 @@ impl<'m> Judge<'m> {
         }
     }
 
-    fn memory(&mut self, step: &Step<'m>) {
+    fn memory(&mut self, function: &FunctionItem<'m>, step: &Step<'m>) {
         let is_shared = step.space() == Space::Shared;
+        if is_shared && step.root() != "fence" {
+            self.used.shared_access.get_or_insert(step.at);
+            let mut addresses =
+                step.of.operands.iter().filter(|of| of.kind == OperandKind::Address);
+            if addresses.any(|address| address.names.is_empty()) {
+                let what = format!("`{}` accesses shared memory by a number", step.of.opcode);
+                self.refuse(function.name, step.at, what, CURE_SHARED);
+            }
+        }
         match step.root() {
             "ld" | "ldmatrix" if is_shared => {
                 self.used.shared_read.get_or_insert(step.at);
