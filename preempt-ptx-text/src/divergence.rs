@@ -54,7 +54,8 @@ impl Divergence {
             for &at in &users[id] {
                 budget.spend(1)?;
                 let step = &code.steps[at];
-                if !is_of_block(step) && !(among == Among::WarpOfRow && is_of_warp(code, step)) {
+                let is_of_warp = among == Among::WarpOfRow && is_of_warp(code, step);
+                if !is_of_block(step) && !is_of_warp {
                     mark(&step.defs, &mut waiting, &mut differs);
                 }
                 let ends = matches!(step.root(), "bra" | "brx" | "ret" | "exit" | "trap");

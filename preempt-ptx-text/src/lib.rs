@@ -1,4 +1,4 @@
-//! What can be read from the text of a PTX file of any compiler, and the few things that are written into it.
+//! What can be read from the text of a PTX file of any compiler, and what is written into it.
 //!
 //! A part of [`preempt`](https://docs.rs/preempt) and of [`preempt-build`](https://docs.rs/preempt-build), which share it. What
 //! is listed here is a part of their interface. The rest is for these two alone, and changes with them.

@@ -2,7 +2,7 @@
 //!
 //! An entry that is accepted stays as it is, and gets a second entry beside it. That is the worker loop as `preempt-ptx`
 //! compiled it, with the body in a scope of its own where the loop runs a block-task. What is rewritten in the body is
-//! listed by [`Rule`](crate::Rule).
+//! listed by [`Rule`](crate::Rule); `transform/README.md` says more.
 
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ pub struct PreemptibleEntry {
     pub added_shared: u32,
     /// Whether all threads have to end a block-task before the next one starts: they share memory or wait for each other.
     pub cooperates: bool,
-    /// Whether a launch needs blocks with a multiple of 32 threads in x ([`Accepted::whole_rows`]).
+    /// Whether a launch needs blocks with a multiple of 32 threads in x, or one row ([`Accepted::whole_rows`]).
     pub whole_rows: bool,
 }
 

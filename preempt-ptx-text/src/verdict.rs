@@ -52,8 +52,8 @@ pub struct Accepted {
     pub barrier: u8,
     /// What is right but may surprise.
     pub notes: BTreeSet<Note>,
-    /// Whether blocks need a multiple of 32 threads in x, so that each row of a block consists of whole warps: threads return
-    /// by their y or z where others of their warp, if they were of several rows, would wait for them.
+    /// Whether blocks need a multiple of 32 threads in x, or one row, so that no warp has threads of several rows: threads return
+    /// by their y or z, and others of their warp would wait for them.
     pub whole_rows: bool,
 }
 

@@ -9,6 +9,7 @@ use crate::flow::Flow;
 
 use progress::End;
 
+mod addresses;
 mod progress;
 
 /// How a value may come from another block.
