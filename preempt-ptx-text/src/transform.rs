@@ -158,6 +158,7 @@ pub fn transform(text: &str, entries: &[&str]) -> Result<Transformed, TransformE
         reserved,
         added: Vec::new(),
         copies: BTreeSet::new(),
+        shared: BTreeSet::new(),
     };
     let kernels =
         entries.iter().map(|name| splicing.kernel(name)).collect::<Result<Vec<_>, _>>()?;
@@ -183,6 +184,8 @@ struct Splicing<'m> {
     added: Vec<String>,
     /// The functions that have a copy.
     copies: BTreeSet<&'m str>,
+    /// Declarations of shared memory that the added entries have.
+    shared: BTreeSet<String>,
 }
 
 impl<'m> Splicing<'m> {
@@ -233,6 +236,9 @@ impl<'m> Splicing<'m> {
             self.added.push(copy);
         }
         self.added.push(text);
+        // All that is dynamic starts at one address, which is aligned for each of the file's declarations.
+        let (alignment, name_of_shared) = if judged.is_dynamic { (1, DYNAMIC) } else { (16, SLOT) };
+        self.shared.insert(format!(".extern .shared .align {alignment} .b8 {name_of_shared}[];\n"));
         let (parameters, cohort) = parameters(entry);
         let added_shared = SLOT_BYTES as u32;
         Ok(PreemptibleEntry {
@@ -303,10 +309,11 @@ impl<'m> Splicing<'m> {
                 self.module.items.iter().filter(|item| matches!(item.kind, ItemKind::Function(_)));
             let end =
                 functions.map(|item| item.span.end).next_back().unwrap_or(self.module.text.len());
-            let shared = format!(
-                "\n\n.extern .shared .align 16 .b8 {SLOT}[];\n.extern .shared .align 1 .b8 {DYNAMIC}[];\n\n"
-            );
-            edits.push(Edit { place: end..end, text: shared + &self.added.join("\n") });
+            let shared: String = self.shared.iter().map(String::as_str).collect();
+            edits.push(Edit {
+                place: end..end,
+                text: format!("\n\n{shared}\n") + &self.added.join("\n"),
+            });
         }
         edited(self.module.text, edits)
     }
