@@ -261,7 +261,7 @@ impl<'m> Splicing<'m> {
     ) -> Result<String, Refusal> {
         let cohort = format!(".param .align 8 .b8 {COHORT}[{COHORT_BYTES}]");
         let head = helpers::head(self.module, entry, name, &cohort);
-        let body = body::scope(self.module, entry, accepted, judged.lanes_part, copied)?;
+        let body = body::scope(self.module, entry, judged, accepted, copied)?;
         let slot = if judged.is_dynamic { SLOT_REGISTER } else { SLOT };
         let filling = Filling { cohort: COHORT, barrier: accepted.barrier, slot, body: &body };
         let mut start = String::new();

@@ -198,7 +198,8 @@ pub(crate) struct Judged<'m> {
     pub is_dynamic: bool,
     /// Whether threads of a block share memory or wait for each other.
     pub cooperates: bool,
-    /// Whether some lanes of a warp return and others come to a barrier of the block.
+    /// Whether a barrier of the block is behind a branch that lanes of a warp may part at. Where whole warps return, and others
+    /// come to barriers, each barrier can stay where it is.
     pub lanes_part: bool,
 }
 
@@ -221,7 +222,8 @@ struct Judge<'m> {
     rules: BTreeSet<Rule>,
     notes: BTreeSet<Note>,
     whole_rows: bool,
-    /// Whether some lanes of a warp return and others come to a barrier of the block.
+    /// Whether a barrier of the block is behind a branch that lanes of a warp may part at. Where whole warps return, and others
+    /// come to barriers, each barrier can stay where it is.
     lanes_part: bool,
     used: steps::Used<'m>,
 }

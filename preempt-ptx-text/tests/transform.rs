@@ -367,7 +367,24 @@ fn masks_leave_out_lanes_that_returned() {
         "mov.u32 %r4, %tid.y; setp.ge.u32 %p2, %r4, %r1;\n @%p2 ret;\n shfl.sync.bfly.b32 %r3, %r2, 1, 31, -1;\n st.global.u32 [%a1], %r3;\n ret;",
     );
     assert_eq!((&of.rules[..], of.launch.whole_rows), (&[][..], true));
+    // By a part of the warp: then barriers are places too, ahead of any return.
+    let of = accepted(
+        "",
+        "bar.sync 0;\n mov.u32 %r3, 0xffff;\n bar.warp.sync %r3;\n @%p1 ret;\n bar.warp.sync -1;\n ret;",
+    );
+    assert_eq!(of.rules, [Rule::ReturnedLanes]);
+    assert!(
+        of.body.contains("mov.b32 %preempt_site, 0; bra $preempt_meeting;\n$preempt_site_0:"),
+        "{}",
+        of.body
+    );
     for (body, why) in [
+        ("bar.sync 1, 64;\n @%p1 ret;\n bar.warp.sync 3;\n ret;", "not all of the block's"),
+        (
+            ".shared .b32 flag; @%p1 ret;\n bar.warp.sync 3;\nL: atom.shared.exch.b32 %r3, [flag], 1; setp.eq.u32 %p3, %r3, 1; @%p3 bra L;\n ret;",
+            "may wait for lanes that wait for a part",
+        ),
+        ("call stops;\n @%p1 ret;\n bar.warp.sync 3;\n ret;", "`bar.sync` in `stops`"),
         ("@%p1 ret;\n { .reg .b32 m; mov.b32 m, -1; bar.warp.sync m; }\n ret;", "wait in braces"),
         ("@%p1 ret;\n { @%p2 bar.warp.sync -1; }\n ret;", "wait in braces"),
         ("@%p1 ret;\n { bar.warp.sync -1; bar.warp.sync %r2; }\n ret;", "by several masks"),
@@ -377,7 +394,10 @@ fn masks_leave_out_lanes_that_returned() {
         ),
         ("@%p1 ret;\n call waits;\n ret;", "others of their warp wait for them in a function"),
     ] {
-        let verdict = refused(".func waits() { bar.warp.sync -1; ret; }", body);
+        let verdict = refused(
+            ".func waits() { bar.warp.sync -1; ret; } .func stops() { bar.sync 0; ret; }",
+            body,
+        );
         assert!(verdict.contains(why), "{why}: {verdict}");
     }
 }

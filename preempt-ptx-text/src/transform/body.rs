@@ -6,7 +6,7 @@ use super::helpers::{COPY, POSITION_BYTES, position_words};
 use super::meeting::{LEFT, Meeting};
 use crate::text::{Edit, edited};
 use crate::tree::{FunctionItem, Instruction, Module, OperandKind, Statement, StatementKind};
-use crate::verdict::{Accepted, Refusal, Rule, SLOT_BYTES};
+use crate::verdict::{Accepted, Judged, Refusal, Rule, SLOT_BYTES};
 
 /// Where threads go that have ended the block-task.
 pub(super) const TAIL: &str = "$preempt_tail";
@@ -133,13 +133,13 @@ pub(super) fn callee<'a>(of: &Instruction<'a>) -> Option<&'a str> {
 pub(super) fn scope(
     module: &Module<'_>,
     entry: &FunctionItem<'_>,
+    judged: &Judged<'_>,
     accepted: &Accepted,
-    lanes_part: bool,
     copied: &BTreeSet<&str>,
 ) -> Result<String, Refusal> {
     let Some(body) = &entry.body else { return Ok(String::new()) };
     let has = |rule| accepted.rules.contains(&rule);
-    let meeting = Meeting::of(module, entry, body, accepted, lanes_part)?;
+    let meeting = Meeting::of(module, entry, body, judged, accepted)?;
     let leave = if meeting.is_some() { LEFT } else { TAIL };
     let mut edits_of_body = Vec::new();
     for statement in &body.statements {

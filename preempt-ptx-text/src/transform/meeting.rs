@@ -12,13 +12,16 @@
 //! returned taken out of the mask. If none are at such an instruction, the warp comes to the barrier of the block.
 
 use crate::text::Edit;
-use crate::tree::{Body, FunctionItem, Instruction, Module, Statement, StatementKind};
-use crate::verdict::{Accepted, Refusal, Rule};
+use crate::tree::{Body, FunctionItem, Instruction, Module, Place, Statement, StatementKind};
+use crate::verdict::{Accepted, Judged, Refusal, Rule};
 
 use super::body::TAIL;
 
 /// Where threads go that have ended the block-task, while others may wait for them.
 pub(super) const LEFT: &str = "$preempt_left";
+
+/// All lanes of a warp, as a member mask.
+const ALL_LANES: i64 = u32::MAX as i64;
 
 const CURE: &str = "write the wait outside of braces, or let all threads come to it, or launch the kernel without preemption";
 
@@ -39,8 +42,8 @@ impl Meeting {
         module: &Module<'_>,
         entry: &FunctionItem<'_>,
         body: &Body<'_>,
+        judged: &Judged<'_>,
         accepted: &Accepted,
-        lanes_part: bool,
     ) -> Result<Option<Meeting>, Refusal> {
         let has = |rule| accepted.rules.contains(&rule);
         if !has(Rule::EarlyExit) && !has(Rule::ReturnedLanes) {
@@ -57,7 +60,7 @@ impl Meeting {
             })
         };
         let mut edits = Vec::new();
-        if !has(Rule::ReturnedLanes) && !lanes_part {
+        if !has(Rule::ReturnedLanes) && !judged.lanes_part {
             for (_, statement, of) in instructions().filter(|(.., of)| is_barrier(of)) {
                 let place = statement.span.start..statement.span.end;
                 edits.push(Edit { place, text: reduction(of) });
@@ -75,14 +78,42 @@ impl Meeting {
             );
             return Err(refuse(statement, &what));
         }
+        let masks = instructions().filter(|(.., of)| of.has_member_mask());
+        let is_partial = |of: &Instruction<'_>| {
+            let mask = of.operands.last().and_then(|mask| mask.integer());
+            mask.is_none_or(|mask| mask & ALL_LANES != ALL_LANES)
+        };
+        // By such a mask lanes wait for a part of their warp alone. At the meeting they wait for all of it.
+        let has_parts =
+            has(Rule::ReturnedLanes) && masks.into_iter().any(|(.., of)| is_partial(of));
         let mut sites = 0;
-        let barriers = instructions().filter(|(.., of)| has(Rule::EarlyExit) && is_barrier(of));
-        for (_, statement, of) in barriers {
-            if statement.scope != 0 {
-                return Err(refuse(
-                    statement,
-                    "a barrier in braces, which threads may not come to because they returned",
-                ));
+        if has_parts
+            && let Some((place, what)) =
+                judged.called.iter().find_map(|function| barrier_in(module, function))
+        {
+            return Err(Refusal::new(entry.name, place, what, CURE));
+        }
+        for (_, statement, of) in instructions().filter(|_| has_parts) {
+            if is_look(of) {
+                let what = format!(
+                    "`{}` may wait for lanes that wait for a part of their warp, some of which may have returned",
+                    of.opcode
+                );
+                return Err(refuse(statement, &what));
+            }
+        }
+        let at_barriers = has(Rule::EarlyExit) || has_parts;
+        for (_, statement, of) in instructions().filter(|(.., of)| at_barriers && is_barrier(of)) {
+            let is_plain = of.has("sync")
+                && matches!(&of.operands[..], [number] if number.integer() == Some(0));
+            let what = match (statement.scope, is_plain || has(Rule::EarlyExit)) {
+                (0, true) => None,
+                (0, false) => Some("a barrier that is not all of the block's by number 0"),
+                _ => Some("a barrier in braces"),
+            };
+            if let Some(what) = what {
+                let what = format!("{what}, which threads may not come to because they returned");
+                return Err(refuse(statement, &what));
             }
             let text = place(sites, of, "");
             edits.push(Edit { place: statement.span.start..statement.span.end, text });
@@ -136,6 +167,32 @@ impl Meeting {
         }
         let (start, end) = (declared(sites), meeting(barriers, sites));
         Ok(Some(Meeting { edits, start, end }))
+    }
+}
+
+/// The first barrier of the block in a function that the entry calls.
+fn barrier_in(module: &Module<'_>, function: &FunctionItem<'_>) -> Option<(Place, String)> {
+    let statements = function.body.iter().flat_map(|body| &body.statements);
+    let mut instructions = statements.filter_map(|statement| match &statement.kind {
+        StatementKind::Instruction(of) => Some((statement, of)),
+        _ => None,
+    });
+    let (statement, of) = instructions.find(|(_, of)| is_barrier(of))?;
+    let what = format!(
+        "`{}` in `{}`, which threads may not come to because they returned",
+        of.opcode, function.name
+    );
+    Some((module.place(statement.span.start), what))
+}
+
+/// Whether a loop around it could wait for other threads of the block.
+fn is_look(of: &Instruction<'_>) -> bool {
+    let is_strong = of.has_any(&["volatile", "relaxed", "acquire", "mmio"]);
+    match of.root() {
+        "mbarrier" => of.has_any(&["test_wait", "try_wait"]),
+        "ld" => is_strong && !of.has("global"),
+        "atom" => !of.has("global"),
+        _ => false,
     }
 }
 

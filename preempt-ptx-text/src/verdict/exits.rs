@@ -48,10 +48,9 @@ impl<'m> Judge<'m> {
             let leaves = |past: &[bool]| flow.after[block].iter().any(|&way| past[way]);
             if region.iter().any(|&block| barriers[block]) {
                 self.notes.insert(Note::DivergentBarrier);
+                self.lanes_part |= lanes_part;
                 if leaves(&past_barriers) {
                     hazard = hazard.or(Some(flow.blocks[block].end - 1));
-                    // Whole warps that return are right with a barrier at each place.
-                    self.lanes_part |= lanes_part;
                     self.whole_rows |= !lanes_part;
                 }
             }
