@@ -1,7 +1,7 @@
 //! Each rule of the transformation, by a kernel that is wrong without it.
 
 use preempt_ptx_text::{
-    Note, PreemptibleEntry, Rule, TransformError, Verdict, check, read, transform,
+    Note, PreemptibleEntry, Rule, TransformError, Verdict, check, read, transform, with_waits,
 };
 
 mod assembler;
@@ -222,6 +222,9 @@ fn the_loop_waits_for_other_grids() {
     // What the loop has are marks.
     assert!(!of.entry.contains("griddepcontrol.wait;") && !of.entry.contains("launch_dependents;"));
     assert!(of.entry.contains("// preempt.griddepcontrol.wait\n"));
+    let with_waits = with_waits(&of.ptx).unwrap();
+    assert!(function(&with_waits, "kernel__preemptible").contains("\tgriddepcontrol.wait;\n"));
+    assembler::assemble("with waits", &with_waits);
 }
 
 #[test]
