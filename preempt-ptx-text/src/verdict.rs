@@ -90,6 +90,9 @@ pub enum Note {
     Multiprocessor,
     /// A barrier of the block is behind a branch that its threads may part at.
     DivergentBarrier,
+    /// A loop looks at what other blocks write, and goes on without it after some rounds. In a worker loop those may be blocks that
+    /// run much later.
+    GivesUp,
     /// The entry can trap, which ends the context.
     Trap,
 }
@@ -348,7 +351,10 @@ impl<'m> Judge<'m> {
             _ => known.get(name).copied().unwrap_or_default(),
         };
         let reads = code.steps.iter().map(|step| waits::reads(step, &callee)).max();
-        let wait = waits::first(&code, &flow, &callee, &mut self.budget)?;
+        let (wait, gives_up) = waits::first(&code, &flow, &callee, &mut self.budget)?;
+        if gives_up {
+            self.notes.insert(Note::GivesUp);
+        }
         self.reads.insert(function.name, reads.unwrap_or_default());
         match wait {
             Some(Wait::On { step, reads }) => {

@@ -44,13 +44,15 @@ struct Loop<'a, 'b> {
     callee: &'b dyn Fn(&str) -> Reads,
 }
 
-/// The first loop of a function that may wait for other blocks. What called functions read is told by `callee`.
+/// The first loop of a function that may wait for other blocks, and whether one gives up such a wait after some rounds. What called
+/// functions read is told by `callee`.
 pub(crate) fn first(
     code: &Code<'_>,
     flow: &Flow,
     callee: &dyn Fn(&str) -> Reads,
     budget: &mut Budget,
-) -> Result<Option<Wait>, TooLarge> {
+) -> Result<(Option<Wait>, bool), TooLarge> {
+    let mut gives_up = false;
     let dependence = flow.control_dependence(budget)?;
     let mut inside = vec![false; flow.exit() + 1];
     for blocks in flow.loops(budget)? {
@@ -58,15 +60,15 @@ pub(crate) fn first(
             inside[block] = true;
         }
         let one = Loop { code, flow, inside: &inside, blocks: &blocks, callee };
-        let wait = one.wait(&dependence, budget)?;
+        let wait = one.wait(&dependence, &mut gives_up, budget)?;
         for &block in &blocks {
             inside[block] = false;
         }
         if wait.is_some() {
-            return Ok(wait);
+            return Ok((wait, gives_up));
         }
     }
-    Ok(None)
+    Ok((None, gives_up))
 }
 
 /// What an instruction gives of other blocks' writes.
@@ -130,6 +132,7 @@ impl Loop<'_, '_> {
     fn wait(
         &self,
         dependence: &[Vec<usize>],
+        gives_up: &mut bool,
         budget: &mut Budget,
     ) -> Result<Option<Wait>, TooLarge> {
         budget.spend(self.blocks.len())?;
@@ -142,8 +145,14 @@ impl Loop<'_, '_> {
             return Ok(None);
         };
         // Rounds up to a bound that is not known here may be a wait as good as for ever, if no load moves on.
-        let is_right = self.end(&exits, reads, budget)? == Some(End::Certain)
-            || self.moves_on(&found, budget)?;
+        let is_right = match self.end(&exits, reads, budget)? {
+            Some(End::Certain) => true,
+            Some(End::Looked) => {
+                *gives_up = true;
+                true
+            }
+            Some(End::AtBound) | None => self.moves_on(&found, budget)?,
+        };
         Ok((!is_right).then_some(Wait::On { step, reads }))
     }
 

@@ -24,6 +24,8 @@ pub(super) enum Direction {
 pub(super) enum End {
     /// After a number of rounds that is not known here, and may be as good as none.
     AtBound,
+    /// After a number of looks at what other blocks write.
+    Looked,
     /// Soon, or as soon as what is read says.
     Certain,
 }
@@ -180,10 +182,14 @@ impl Loop<'_, '_> {
                     || direction != Direction::Either && self.starts_near(&registers))
                 && ends_by(comparison, wanted, is_left, direction)
             {
+                if reads == Reads::Others {
+                    at_bound = Some(End::Looked);
+                    continue;
+                }
                 if is_within(MOST_ROUNDS) || ids(other).is_some_and(|id| self.is_loaded(id)) {
                     return Ok(Some(End::Certain));
                 }
-                at_bound = Some(End::AtBound);
+                at_bound = at_bound.max(Some(End::AtBound));
             }
         }
         Ok(at_bound)
