@@ -8,6 +8,8 @@ use crate::flow::Flow;
 pub(crate) enum Among {
     /// Those of a block.
     Block,
+    /// The lanes of a warp.
+    Warp,
     /// The lanes of a warp, where each row of a block, along x, consists of whole warps.
     WarpOfRow,
 }
@@ -45,7 +47,7 @@ impl Divergence {
             let own = step.uses.iter().any(|&id| {
                 code.special(id).is_some_and(|special| is_of_thread(special, code.names[id], among))
             });
-            if own || is_source(step) {
+            if own || is_source(step, among) {
                 mark(&step.defs, &mut waiting, &mut differs);
             }
         }
@@ -92,10 +94,11 @@ fn is_of_block(step: &Step<'_>) -> bool {
     step.is_barrier() && step.of.has("red")
 }
 
-/// The number of a warp in its row: the same for all of its lanes.
+/// What depends on the number of a warp in its row alone, so that it is the same for all of its lanes.
 fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
     const LANE_BITS: i64 = 5;
-    let by = step.of.operand(2).and_then(|operand| operand.integer());
+    const LANES: i64 = 1 << LANE_BITS;
+    let number = step.of.operand(2).and_then(|operand| operand.integer());
     let of_lane = |&id: &usize| match code.defs[id][..] {
         [at] => {
             let from = &code.steps[at];
@@ -105,21 +108,37 @@ fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
         }
         _ => false,
     };
-    step.root() == "shr"
-        && step.guard.is_none()
-        && by.is_some_and(|by| (LANE_BITS..32).contains(&by))
-        && step.uses.iter().all(of_lane)
+    let Some(number) = number.filter(|_| step.guard.is_none() && step.uses.iter().all(of_lane))
+    else {
+        return false;
+    };
+    let is_first_lane = |number: i64| number >= 0 && number % LANES == 0;
+    match step.root() {
+        "shr" => (LANE_BITS..32).contains(&number),
+        "and" => number % LANES == 0,
+        // Without a second condition.
+        "setp" if step.uses.len() == 1 => match step.of.opcode.split('.').nth(1) {
+            Some("lt" | "ge" | "lo" | "hs") => is_first_lane(number),
+            Some("gt" | "le" | "hi" | "ls") => is_first_lane(number.wrapping_add(1)),
+            _ => false,
+        },
+        _ => false,
+    }
 }
 
 /// Whether its result differs even where its operands do not.
-fn is_source(step: &Step<'_>) -> bool {
+fn is_source(step: &Step<'_>, among: Among) -> bool {
     match step.root() {
-        // An ordinary load of one address by all threads, which nothing may write meanwhile, gives all the same.
+        // An ordinary load of one address by all lanes of a warp gives all the same, and so does one of shared memory by all
+        // threads of a block, which wait for each other around what they write. Another block may write global memory
+        // between the loads of two warps.
         "ld" | "ldu" => match step.space() {
             Space::Fixed => false,
             Space::Local | Space::Generic => true,
             Space::Shared | Space::Global => {
-                step.of.has_any(&["volatile", "relaxed", "acquire", "mmio"])
+                let is_strong = step.of.has_any(&["volatile", "relaxed", "acquire", "mmio"]);
+                let is_others = step.space() == Space::Global && !step.of.has("nc");
+                is_strong || is_others && among == Among::Block
             }
         },
         "atom" | "shfl" | "vote" | "match" | "activemask" | "elect" | "redux" | "ldmatrix"

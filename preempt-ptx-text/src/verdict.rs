@@ -384,8 +384,12 @@ impl<'m> Judge<'m> {
         if is_entry {
             let mut part =
                 |among| Divergence::of(&code, &flow, among, &mut self.budget).map(|of| of.branches);
-            let (threads, lanes) = (part(Among::Block)?, part(Among::WarpOfRow)?);
-            self.exits(function, &code, &flow, (&threads, &lanes))?;
+            let parted = exits::Parted {
+                threads: part(Among::Block)?,
+                lanes: part(Among::WarpOfRow)?,
+                lanes_of_rows: part(Among::Warp)?,
+            };
+            self.exits(function, &code, &flow, &parted)?;
         }
         Ok(())
     }

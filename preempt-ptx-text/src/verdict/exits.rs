@@ -8,6 +8,17 @@ use crate::tree::FunctionItem;
 const CURE_EXIT: &str = "let all threads of the block come to where threads wait for each other, or launch the kernel without \
     preemption";
 
+/// The basic blocks at whose end threads may part, in the order of the text.
+#[derive(Debug)]
+pub(super) struct Parted {
+    /// Those of a block.
+    pub threads: Vec<usize>,
+    /// Those of a warp whose lanes are all of one row of the block.
+    pub lanes: Vec<usize>,
+    /// Those of any warp.
+    pub lanes_of_rows: Vec<usize>,
+}
+
 impl<'m> Judge<'m> {
     /// Whether threads of the block wait in it for each other.
     pub(super) fn is_barrier(&self, step: &Step<'m>) -> bool {
@@ -19,8 +30,6 @@ impl<'m> Judge<'m> {
         step.of.has_member_mask() || step.callee.is_some_and(|name| self.warp_syncs.contains(name))
     }
 
-    /// Looks at the branches at which threads of the block part, and those at which lanes of a warp do.
-    ///
     /// Looks for threads of an entry that return, where others go on to a barrier of the block or of the warp: the hardware
     /// counts who has returned as arrived, and a worker loop must do the like.
     pub(super) fn exits(
@@ -28,7 +37,7 @@ impl<'m> Judge<'m> {
         entry: &FunctionItem<'m>,
         code: &Code<'m>,
         flow: &Flow,
-        (threads, lanes): (&[usize], &[usize]),
+        parted: &Parted,
     ) -> Result<(), TooLarge> {
         let holds = |is: &dyn Fn(&Step<'m>) -> bool| {
             let mut blocks: Vec<_> =
@@ -38,11 +47,15 @@ impl<'m> Judge<'m> {
         };
         let barriers = holds(&|step| self.is_barrier(step));
         let warps = holds(&|step| self.has_member_mask(step));
-        let (past_barriers, past_warps) = (flow.leaves_past(&barriers), flow.leaves_past(&warps));
+        // A thread that comes to a barrier of the whole block returns after all others have come there.
+        let waits = holds(&|step| self.has_member_mask(step) || is_of_all(step));
+        let (past_barriers, past_warps) = (flow.leaves_past(&barriers), flow.leaves_past(&waits));
         let calls = holds(&|step| step.callee.is_some() && self.has_member_mask(step));
         let (mut hazard, mut call) = (None, None);
-        for &block in threads {
-            let lanes_part = lanes.binary_search(&block).is_ok();
+        for &block in &parted.threads {
+            let lanes_part = parted.lanes.binary_search(&block).is_ok();
+            // Unless warps have lanes of several rows.
+            let rows_part = !lanes_part && parted.lanes_of_rows.binary_search(&block).is_ok();
             let region = flow.region(block, &mut self.budget)?;
             self.budget.spend(region.len())?;
             let leaves = |past: &[bool]| flow.after[block].iter().any(|&way| past[way]);
@@ -51,12 +64,12 @@ impl<'m> Judge<'m> {
                 self.lanes_part |= lanes_part;
                 if leaves(&past_barriers) {
                     hazard = hazard.or(Some(flow.blocks[block].end - 1));
-                    self.whole_rows |= !lanes_part;
+                    self.whole_rows |= rows_part;
                 }
             }
             if region.iter().any(|&block| warps[block]) && leaves(&past_warps) {
+                self.whole_rows |= rows_part;
                 if !lanes_part {
-                    self.whole_rows = true;
                     continue;
                 }
                 self.rules.insert(Rule::ReturnedLanes);
@@ -84,4 +97,13 @@ impl<'m> Judge<'m> {
         self.refuse(entry.name, code.steps[step].at, what, CURE_EXIT);
         Ok(())
     }
+}
+
+/// Whether all threads of a block wait in it for each other.
+fn is_of_all(step: &Step<'_>) -> bool {
+    let count_at = if step.of.has("red") { 3 } else { 1 };
+    step.is_barrier()
+        && step.guard.is_none()
+        && step.of.has_any(&["sync", "red"])
+        && step.of.operands.len() == count_at
 }
