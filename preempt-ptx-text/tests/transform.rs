@@ -457,3 +457,39 @@ fn samples_are_assembled() {
     assert_eq!(check(&transformed.ptx).unwrap().preemptible.len(), names.len());
     assembler::assemble("samples", &transformed.ptx);
 }
+
+#[test]
+fn what_parts_warps_is_told_from_what_parts_lanes() {
+    let of = |body: &str| {
+        let of = accepted("", body);
+        let inline = of.body.matches("barrier.red").count() > 1;
+        (of.rules, of.launch.whole_rows, inline)
+    };
+    // Another block may write what warps read one after the other.
+    let flag =
+        "ld.global.u32 %r3, [%a1]; setp.eq.u32 %p2, %r3, 0;\n @%p2 ret;\n bar.sync 0;\n ret;";
+    assert_eq!(of(flag), (vec![Rule::EarlyExit], false, true));
+    assert_eq!(of(&flag.replace("ld.global", "ld.global.nc")), (vec![], false, false));
+    let volatile = flag.replace("ld.global", "ld.volatile.global");
+    assert_eq!(of(&volatile), (vec![Rule::EarlyExit], false, false));
+    // The numbers of threads from one warp on.
+    let part = |test: &str| format!("setp.{test};\n @%p2 ret;\n bar.warp.sync -1;\n ret;");
+    for test in ["lt.u32 %p2, %r2, 64", "ge.s32 %p2, %r2, 32", "gt.s32 %p2, %r2, 31"] {
+        assert_eq!(of(&part(test)), (vec![], true, false), "{test}");
+    }
+    for test in ["lt.u32 %p2, %r2, 65", "gt.s32 %p2, %r2, 32", "eq.u32 %p2, %r2, 64"] {
+        assert_eq!(of(&part(test)), (vec![Rule::ReturnedLanes], false, false), "{test}");
+    }
+    let number =
+        "shr.u32 %r3, %r2, 5; setp.ge.u32 %p2, %r3, %r1;\n @%p2 ret;\n bar.warp.sync -1;\n ret;";
+    assert_eq!(of(number), (vec![], true, false));
+    assert_eq!(of(&number.replace("%r2, 5", "%r2, 4")), (vec![Rule::ReturnedLanes], false, false));
+    // A barrier of all keeps from a return.
+    let skip = "@%p1 bra SKIP;\n bar.warp.sync -1;\nSKIP:\n bar.sync 0;\n ret;";
+    assert_eq!(of(skip), (vec![], false, false));
+    let counted = skip.replace("bar.sync 0", "bar.sync 1, 64");
+    assert_eq!(accepted("", &counted.replace("-1", "0xffffffff")).rules, [Rule::ReturnedLanes]);
+    // Lanes part at barriers, and warps return.
+    let both = "mov.u32 %r4, %tid.y; setp.ge.u32 %p2, %r4, %r1;\n @%p2 ret;\n @%p1 bra ELSE;\n barrier.sync 0;\n bra END;\nELSE:\n barrier.sync 0;\nEND:\n ret;";
+    assert_eq!(of(both), (vec![Rule::EarlyExit], true, false));
+}
