@@ -1,7 +1,10 @@
 //! Each rule of the transformation, by a kernel that is wrong without it.
 
+use std::collections::BTreeMap;
+
 use preempt_ptx_text::{
-    Note, PreemptibleEntry, Rule, TransformError, Verdict, check, read, transform, with_waits,
+    CohortLayout, Note, PreemptibleEntry, Rule, TransformError, Verdict, blanked, bound_registers,
+    check, functions, read, transform, with_panic_records, with_waits,
 };
 
 mod assembler;
@@ -492,4 +495,21 @@ fn what_parts_warps_is_told_from_what_parts_lanes() {
     // Lanes part at barriers, and warps return.
     let both = "mov.u32 %r4, %tid.y; setp.ge.u32 %p2, %r4, %r1;\n @%p2 ret;\n @%p1 bra ELSE;\n barrier.sync 0;\n bra END;\nELSE:\n barrier.sync 0;\nEND:\n ret;";
     assert_eq!(of(both), (vec![Rule::EarlyExit], true, false));
+}
+
+/// What the host library writes into the text of any module before it loads it.
+#[test]
+fn registers_can_be_bound_and_panics_recorded() {
+    let of = accepted(DYNAMIC, "@%p1 trap;\n st.shared.u32 [dynamic], %r1; bar.sync 0; ret;");
+    let text = blanked(&of.ptx);
+    let functions = functions(&text);
+    let bounds = BTreeMap::from([("kernel__preemptible", 40)]);
+    let bound = bound_registers(&of.ptx, &functions, &bounds);
+    assert!(function(&bound, "kernel__preemptible").contains(".maxnreg 40"));
+    assembler::assemble("bound", &bound);
+    let cohort = CohortLayout { grid: 0, post: 0, ticket: 0 };
+    let recording = with_panic_records(&of.ptx, cohort).unwrap();
+    let entry = function(&recording, "kernel__preemptible");
+    assert!(entry.contains("@%p1 bra $preempt_panic;"), "{entry}");
+    assembler::assemble("recording", &recording);
 }
