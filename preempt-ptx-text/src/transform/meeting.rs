@@ -54,14 +54,14 @@ impl Meeting {
             Refusal::new(entry.name, place, what.to_owned(), CURE)
         };
         let instructions = || {
-            body.statements.iter().enumerate().filter_map(|(at, statement)| match &statement.kind {
-                StatementKind::Instruction(of) => Some((at, statement, of)),
+            body.statements.iter().filter_map(|statement| match &statement.kind {
+                StatementKind::Instruction(of) => Some((statement, of)),
                 _ => None,
             })
         };
         let mut edits = Vec::new();
         if !has(Rule::ReturnedLanes) && !judged.lanes_part {
-            for (_, statement, of) in instructions().filter(|(.., of)| is_barrier(of)) {
+            for (statement, of) in instructions().filter(|(_, of)| is_barrier(of)) {
                 let place = statement.span.start..statement.span.end;
                 edits.push(Edit { place, text: reduction(of) });
             }
@@ -69,23 +69,20 @@ impl Meeting {
             return Ok(Some(Meeting { edits, start, end }));
         }
         let aligned = ["mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"];
-        if let Some((_, statement, of)) =
-            instructions().find(|(.., of)| aligned.contains(&of.root()))
-        {
+        if let Some((statement, of)) = instructions().find(|(_, of)| aligned.contains(&of.root())) {
             let what = format!(
                 "`{}` needs all lanes of a warp, some of which may have returned",
                 of.opcode
             );
             return Err(refuse(statement, &what));
         }
-        let masks = instructions().filter(|(.., of)| of.has_member_mask());
+        let masks = instructions().filter(|(_, of)| of.has_member_mask());
         let is_partial = |of: &Instruction<'_>| {
             let mask = of.operands.last().and_then(|mask| mask.integer());
             mask.is_none_or(|mask| mask & ALL_LANES != ALL_LANES)
         };
         // By such a mask lanes wait for a part of their warp alone. At the meeting they wait for all of it.
-        let has_parts =
-            has(Rule::ReturnedLanes) && masks.into_iter().any(|(.., of)| is_partial(of));
+        let has_parts = has(Rule::ReturnedLanes) && masks.into_iter().any(|(_, of)| is_partial(of));
         let mut sites = 0;
         if has_parts
             && let Some((place, what)) =
@@ -93,7 +90,7 @@ impl Meeting {
         {
             return Err(Refusal::new(entry.name, place, what, CURE));
         }
-        for (_, statement, of) in instructions().filter(|_| has_parts) {
+        for (statement, of) in instructions().filter(|_| has_parts) {
             if is_look(of) {
                 let what = format!(
                     "`{}` may wait for lanes that wait for a part of their warp, some of which may have returned",
@@ -103,7 +100,7 @@ impl Meeting {
             }
         }
         let at_barriers = has(Rule::EarlyExit) || has_parts;
-        for (_, statement, of) in instructions().filter(|(.., of)| at_barriers && is_barrier(of)) {
+        for (statement, of) in instructions().filter(|(_, of)| at_barriers && is_barrier(of)) {
             let is_plain = of.has("sync")
                 && matches!(&of.operands[..], [number] if number.integer() == Some(0));
             let what = match (statement.scope, is_plain || has(Rule::EarlyExit)) {
@@ -120,10 +117,10 @@ impl Meeting {
             sites += 1;
         }
         let barriers = sites;
-        let mut last = None;
+        let (mut last, scopes) = (None, scopes(body));
         let masked =
-            instructions().filter(|(.., of)| has(Rule::ReturnedLanes) && of.has_member_mask());
-        for (at, statement, of) in masked {
+            instructions().filter(|(_, of)| has(Rule::ReturnedLanes) && of.has_member_mask());
+        for (statement, of) in masked {
             let Some(mask) = of.operands.last() else { continue };
             let set = format!("mov.b32 %preempt_mask, {}; ", mask.text);
             let start = module.offset(mask.text);
@@ -139,30 +136,24 @@ impl Meeting {
                 continue;
             }
             // Labels in braces are not seen from outside, so the place is ahead of them.
-            let opens = outermost(body, at);
-            let scope = &body.statements[opens..=closes(body, opens)];
+            let (opens, closes) = scopes[outermost(body, statement.scope)];
+            if last == Some((opens, mask.text)) && of.guard.is_none() {
+                continue;
+            }
+            if last.is_some_and(|(before, _)| before == opens) {
+                return Err(refuse(statement, "lanes of a warp wait in braces by several masks"));
+            }
+            let scope = &body.statements[opens..=closes];
             if of.guard.is_some() || !is_straight(scope) || !is_given(scope, mask.name()) {
                 return Err(refuse(
                     statement,
                     "lanes of a warp wait in braces for lanes that may have returned",
                 ));
             }
-            match last {
-                Some((before, text)) if before == opens && text == mask.text => {}
-                Some((before, _)) if before == opens => {
-                    return Err(refuse(
-                        statement,
-                        "lanes of a warp wait in braces by several masks",
-                    ));
-                }
-                _ => {
-                    let at = body.statements[opens].span.start;
-                    let unguarded = Instruction { guard: None, ..of.clone() };
-                    let text = place(sites, &unguarded, &set) + "\n\t";
-                    edits.push(Edit { place: at..at, text });
-                    sites += 1;
-                }
-            }
+            let text = place(sites, of, &set) + "\n\t";
+            let at = body.statements[opens].span.start;
+            edits.push(Edit { place: at..at, text });
+            sites += 1;
             last = Some((opens, mask.text));
         }
         let (start, end) = (declared(sites), meeting(barriers, sites));
@@ -281,26 +272,25 @@ $preempt_meeting:
     text + "$preempt_on:\n\tbrx.idx %preempt_site, $preempt_sites;\n"
 }
 
-/// The statement that opens the outermost braces around another one, within the body's own.
-fn outermost(body: &Body<'_>, at: usize) -> usize {
-    let mut scope = body.statements[at].scope;
-    while let Some(around) = body.scopes.get(scope).copied().flatten().filter(|&around| around != 0)
-    {
+/// The outermost scope around another one, within the body's own.
+fn outermost(body: &Body<'_>, mut scope: usize) -> usize {
+    while let Some(around) = body.scopes.get(scope).copied().flatten().filter(|&of| of != 0) {
         scope = around;
     }
-    let opens = |statement: &Statement<'_>| {
-        statement.scope == scope && matches!(statement.kind, StatementKind::Open)
-    };
-    body.statements.iter().position(opens).unwrap_or(at)
+    scope
 }
 
-/// The statement that closes what another one opens.
-fn closes(body: &Body<'_>, opens: usize) -> usize {
-    let scope = body.statements[opens].scope;
-    let closes = |statement: &Statement<'_>| {
-        statement.scope == scope && matches!(statement.kind, StatementKind::Close)
-    };
-    body.statements.iter().position(closes).unwrap_or(opens)
+/// The statements that open and close each scope.
+fn scopes(body: &Body<'_>) -> Vec<(usize, usize)> {
+    let mut scopes = vec![(0, 0); body.scopes.len()];
+    for (at, statement) in body.statements.iter().enumerate() {
+        match statement.kind {
+            StatementKind::Open => scopes[statement.scope].0 = at,
+            StatementKind::Close => scopes[statement.scope].1 = at,
+            _ => {}
+        }
+    }
+    scopes
 }
 
 /// Whether all threads that come in run it from the start to the end.
