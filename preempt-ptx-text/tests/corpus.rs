@@ -98,7 +98,23 @@ fn texts_that_are_made_to_take_long_are_answered_soon() {
         let labels = many(&|i| format!("L{i}: brx.idx %r1, T;\n"), n);
         format!("T: .branchtargets {list};\n{labels}")
     };
+    let masks = |n| {
+        let open = "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @%p1 ret;".to_owned();
+        open + &many(&|_| "{ bar.warp.sync -1; }\n".into(), n)
+            + &"{ ".repeat(30)
+            + &many(&|_| "bar.warp.sync -1;\n".into(), n)
+            + &"} ".repeat(30)
+    };
+    let claims = |n| {
+        let stores = many(&|_| "add.s64 %a2, %a3, %a4; st.global.u32 [%a2], %r1;\n".into(), n);
+        let chain = "add.s64 %a4, %a4, %a5; shl.b64 %a5, %a5, 1; mad.lo.u64 %a6, %a6, %a6, %a6;";
+        format!(
+            "L: atom.global.add.u32 %r1, [%a1], 1; setp.ge.u32 %p1, %r1, %r2; @%p1 ret; {chain} ld.global.u32 %r3, [%a6]; {stores} setp.eq.u32 %p2, %r3, 0; @%p2 bra L;"
+        )
+    };
     let texts = [
+        module(&masks(5_000)),
+        module(&claims(10_000)),
         module(&branches(10_000)),
         module(&nested_loops(5_000)),
         module(&divergent(20_000)),

@@ -7,6 +7,9 @@ use super::progress::DEPTH;
 use crate::code::{Budget, Id, Space, Step, TooLarge};
 use crate::tree::Operand;
 
+/// Steps from a stride to the sizes that it is made of.
+pub(super) const SIZE_DEPTH: usize = 5;
+
 impl Loop<'_, '_> {
     /// Whether an address is made of a register that moves on, and of nothing else that changes in the loop; or of what an
     /// ordinary load by such an address gave.
@@ -21,12 +24,12 @@ impl Loop<'_, '_> {
             if self.direction(id, budget)?.is_some() {
                 return Ok(true);
             }
+            budget.spend(1 + self.code.defs[id].len())?;
             let Some(at) = self.written(id, reader) else { return Ok(false) };
             let step = &self.code.steps[at];
             let mut changing = Vec::new();
             for &id in &step.uses {
-                budget.spend(1)?;
-                if !self.is_same(id, at, DEPTH) {
+                if !self.is_same(id, at, DEPTH, budget)? {
                     changing.push(id);
                 }
             }
@@ -50,22 +53,34 @@ impl Loop<'_, '_> {
     }
 
     /// Whether what an instruction reads is the same in each round: not written in the loop, or made of such by arithmetic.
-    fn is_same(&self, id: Id, reader: usize, depth: usize) -> bool {
+    fn is_same(
+        &self,
+        id: Id,
+        reader: usize,
+        depth: usize,
+        budget: &mut Budget,
+    ) -> Result<bool, TooLarge> {
+        budget.spend(1 + self.code.defs[id].len())?;
         if self.stays(id) {
-            return true;
+            return Ok(true);
         }
         let (Some(at), Some(depth)) = (self.written(id, reader), depth.checked_sub(1)) else {
-            return false;
+            return Ok(false);
         };
         let step = &self.code.steps[at];
-        matches!(
-            step.root(),
-            "mov" | "add" | "sub" | "mul" | "mad" | "shl" | "shr" | "cvt" | "cvta"
-        ) && !step.uses.iter().any(|&id| {
-            self.code
-                .special(id)
-                .is_some_and(|of| of.starts_with("%clock") || of.starts_with("%globaltimer"))
-        }) && step.uses.iter().all(|&id| self.is_same(id, at, depth))
+        let arithmetic = ["mov", "add", "sub", "mul", "mad", "shl", "shr", "cvt", "cvta"];
+        if !arithmetic.contains(&step.root()) {
+            return Ok(false);
+        }
+        for &id in &step.uses {
+            let is_clock = |of: &str| of.starts_with("%clock") || of.starts_with("%globaltimer");
+            if self.code.special(id).is_some_and(is_clock)
+                || !self.is_same(id, at, depth, budget)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether a result moves where the one operand does that changes in the loop: nothing takes that to 0.
@@ -78,7 +93,7 @@ impl Loop<'_, '_> {
                 Some(number) => number != 0 && number.abs() <= FACTOR,
                 None => step.uses.iter().any(|&id| {
                     operand.name() == Some(self.code.names[id])
-                        && (!self.stays(id) || self.is_nonzero(id, DEPTH))
+                        && (!self.stays(id) || self.is_nonzero(id, SIZE_DEPTH))
                 }),
             }
         };
@@ -151,52 +166,59 @@ impl Loop<'_, '_> {
     }
 
     /// What an address is based on: the parameters and variables that it may be made of; `None` if it may be of anything.
-    pub(super) fn bases(&self, address: Id) -> Option<BTreeSet<&str>> {
+    pub(super) fn bases(
+        &self,
+        address: Id,
+        budget: &mut Budget,
+    ) -> Result<Option<BTreeSet<&str>>, TooLarge> {
         let mut bases = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let mut waiting = vec![address];
         while let Some(id) = waiting.pop() {
-            let name = self.code.names[id];
+            budget.spend(1 + self.code.defs[id].len())?;
             if !seen.insert(id) {
                 continue;
             }
+            let name = self.code.names[id];
             if self.code.defs[id].is_empty() {
                 // A variable. A register that is never written is anything.
-                bases.insert((!name.starts_with('%')).then_some(name)?);
-                continue;
+                if name.starts_with('%') {
+                    return Ok(None);
+                }
+                bases.insert(name);
             }
             for &at in &self.code.defs[id] {
                 let step = &self.code.steps[at];
                 match step.root() {
                     "ld" if step.space() == Space::Fixed => {
-                        bases.insert(step.of.operand(1)?.text);
+                        let parameter = step.of.operand(1).and_then(|place| place.names.first());
+                        let Some(parameter) = parameter else { return Ok(None) };
+                        bases.insert(parameter);
                     }
                     // An offset is none: nothing comes to another variable by it.
                     "add" if step.of.has_any(&["s64", "u64", "b64"]) => {
-                        let offset = |id: &&Id| self.is_offset(**id);
-                        waiting.extend(step.uses.iter().filter(|id| !offset(id)));
+                        waiting.extend(step.uses.iter().filter(|id| !self.is_offset(**id, DEPTH)));
                     }
                     "mov" | "cvta" => waiting.extend(&step.uses),
-                    _ => return None,
+                    _ => return Ok(None),
                 }
             }
         }
-        Some(bases)
+        Ok(Some(bases))
     }
 
     /// Whether a register of 64 bits is made of one of 32 by a product or by an extension.
-    fn is_offset(&self, id: Id) -> bool {
-        let defs = &self.code.defs[id];
-        !defs.is_empty()
-            && defs.iter().all(|&at| {
-                let step = &self.code.steps[at];
-                match step.root() {
-                    "mul" => step.of.has("wide"),
-                    "cvt" => step.of.has_any(&["u32", "s32", "u16", "s16"]),
-                    "shl" => step.uses.iter().all(|&id| self.is_offset(id)),
-                    _ => false,
-                }
-            })
+    fn is_offset(&self, id: Id, depth: usize) -> bool {
+        let (&[at], Some(depth)) = (&self.code.defs[id][..], depth.checked_sub(1)) else {
+            return false;
+        };
+        let step = &self.code.steps[at];
+        match step.root() {
+            "mul" => step.of.has("wide"),
+            "cvt" => step.of.has_any(&["u32", "s32", "u16", "s16"]),
+            "shl" => step.uses.iter().all(|&id| self.is_offset(id, depth)),
+            _ => false,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Loops that come to an end whatever other blocks write.
 
-use super::addresses::is_cast;
+use super::addresses::{SIZE_DEPTH, is_cast};
 use super::{Loop, Reads};
 use crate::code::{Budget, Id, Space, Step, TooLarge};
 use crate::tree::Operand;
@@ -145,7 +145,7 @@ impl Loop<'_, '_> {
         let ids = |operand: &Operand<'_>| -> Option<Id> {
             step.uses.iter().copied().find(|&id| operand.name() == Some(self.code.names[id]))
         };
-        if self.retries(comparison, wanted, ids(left), ids(right)) {
+        if self.retries(comparison, wanted, (ids(left), ids(right)), budget)? {
             return Ok(Some(End::Certain));
         }
         let mut at_bound = None;
@@ -154,7 +154,9 @@ impl Loop<'_, '_> {
             let bound = other.integer();
             let stays = bound.is_some() || ids(other).is_some_and(|id| self.stays(id));
             let claim = self.only(id).filter(|&at| is_counter_claim(&self.code.steps[at]));
-            if claim.is_some_and(|at| stays && self.writes_there_alone(at)) {
+            if let Some(at) = claim.filter(|_| stays)
+                && self.writes_there_alone(at, budget)?
+            {
                 let is_reached = ends_by(comparison, wanted, is_left, Direction::Up);
                 if is_reached && comparison != "eq" && comparison != "ne" {
                     return Ok(Some(End::Certain));
@@ -196,67 +198,79 @@ impl Loop<'_, '_> {
     }
 
     /// A compare-and-swap that is tried again with what it found: of all that try at once, one gets on.
-    fn retries(&self, comparison: &str, wanted: bool, a: Option<Id>, b: Option<Id>) -> bool {
-        let (Some(a), Some(b)) = (a, b) else { return false };
+    fn retries(
+        &self,
+        comparison: &str,
+        wanted: bool,
+        sides: (Option<Id>, Option<Id>),
+        budget: &mut Budget,
+    ) -> Result<bool, TooLarge> {
+        let (Some(a), Some(b)) = sides else { return Ok(false) };
         if !(comparison == "eq" && wanted || comparison == "ne" && !wanted) {
-            return false;
+            return Ok(false);
         }
-        [(a, b), (b, a)].into_iter().any(|(found, assumed)| {
-            let Some(at) = self.only(found) else { return false };
+        for (found, assumed) in [(a, b), (b, a)] {
+            let Some(at) = self.only(found) else { continue };
             let swap = &self.code.steps[at];
             let compared = swap.of.operand(2).and_then(|operand| operand.name());
-            swap.root() == "atom"
+            // Nothing but what it found before, or a look at the same place, so that it holds if no other block writes.
+            let is_found = |at: usize| {
+                let step = &self.code.steps[at];
+                step.guard.is_none()
+                    && match step.root() {
+                        "mov" => step.uses == [found],
+                        "ld" => {
+                            place_of(step) == place_of(swap)
+                                && step.space() == swap.space()
+                                && step.uses.iter().all(|&id| self.stays(id))
+                        }
+                        _ => false,
+                    }
+            };
+            if swap.root() == "atom"
                 && swap.of.has("cas")
                 && compared == Some(self.code.names[assumed])
                 && !self.stays(assumed)
-                && self.writes_there_alone(at)
-                // Nothing but what it found before, or a look at the same place, so that it holds if no other block writes.
-                && self.defs(assumed).all(|at| {
-                    let step = &self.code.steps[at];
-                    step.guard.is_none()
-                        && match step.root() {
-                            "mov" => step.uses == [found],
-                            "ld" => {
-                                place_of(step) == place_of(swap)
-                                    && step.space() == swap.space()
-                                    && step.uses.iter().all(|&id| self.stays(id))
-                            }
-                            _ => false,
-                        }
-                })
-        })
+                && self.defs(assumed).all(is_found)
+                && self.writes_there_alone(at, budget)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether an atomic operation is the loop's only one, by an address that stays, and no store of the loop is by the same.
-    fn writes_there_alone(&self, atomic: usize) -> bool {
+    fn writes_there_alone(&self, atomic: usize, budget: &mut Budget) -> Result<bool, TooLarge> {
         let own = &self.code.steps[atomic];
         let address = |step: &Step<'_>, operand| {
             let name = base_of(step, operand)?;
             step.uses.iter().copied().find(|&id| self.code.names[id] == name)
         };
-        let Some(at) = address(own, 1).filter(|&id| self.stays(id)) else { return false };
-        let bases = self.bases(at);
-        // Through another register, too, unless both are known to be of other parameters or variables.
-        let is_elsewhere = |step: &Step<'_>| {
-            let other = address(step, 0).and_then(|id| self.bases(id));
-            match (&bases, other) {
-                (Some(own), Some(other)) => own.is_disjoint(&other),
-                _ => false,
-            }
-        };
-        self.steps().all(|other| {
+        let Some(at) = address(own, 1).filter(|&id| self.stays(id)) else { return Ok(false) };
+        let bases = self.bases(at, budget)?;
+        for other in self.steps().filter(|&other| other != atomic) {
+            budget.spend(1)?;
             let step = &self.code.steps[other];
-            match step.root() {
-                _ if other == atomic => true,
+            let is_elsewhere = match step.root() {
                 "atom" | "red" => step.space() == Space::Shared,
+                // Through another register, too, unless both are known to be of other parameters or variables.
                 "st" if matches!(step.space(), Space::Global | Space::Generic) => {
-                    is_elsewhere(step)
+                    let other = match address(step, 0) {
+                        Some(id) => self.bases(id, budget)?,
+                        None => None,
+                    };
+                    bases.as_ref().zip(other).is_some_and(|(own, other)| own.is_disjoint(&other))
                 }
                 // Asynchronously.
                 "cp" | "call" | "multimem" => false,
                 _ => true,
+            };
+            if !is_elsewhere {
+                return Ok(false);
             }
-        })
+        }
+        Ok(true)
     }
 
     /// Whether a register that moves starts at a number near 0.
@@ -341,7 +355,7 @@ impl Loop<'_, '_> {
                     Some((own, Some(if is_up { Direction::Up } else { Direction::Down })))
                 }
                 (None, Some(by))
-                    if self.stays(by) && !self.stays(own) && self.is_nonzero(by, DEPTH) =>
+                    if self.stays(by) && !self.stays(own) && self.is_nonzero(by, SIZE_DEPTH) =>
                 {
                     Some((own, Some(Direction::Either)))
                 }
