@@ -142,6 +142,8 @@ fn parameter<'a>(entry: &FunctionItem<'a>) -> Result<&'a str, String> {
 fn shape(entry: &FunctionItem<'_>) -> Result<(Span, Span), String> {
     let body = entry.body.as_ref().ok_or("no body")?;
     let (mut marks, mut slots, mut declared) = (Vec::new(), Vec::new(), Vec::new());
+    // What the last instructions in a row have set.
+    let mut set = Vec::new();
     for statement in &body.statements {
         match &statement.kind {
             StatementKind::Declaration(of) if of.space == ".reg" => {
@@ -164,6 +166,11 @@ fn shape(entry: &FunctionItem<'_>) -> Result<(Span, Span), String> {
                 match number {
                     Some(LOOP_BARRIER) if is_alone => {}
                     Some(MARK) if is_alone && of.guard.is_none() && statement.scope == 0 => {
+                        if !set.ends_with(&TASK_REGISTERS[..3]) {
+                            return Err(
+                                "a body that runs ahead of the index of its task".to_owned()
+                            );
+                        }
                         marks.push(statement.span);
                     }
                     _ => return Err(format!("a barrier `{}` that is not the loop's", of.opcode)),
@@ -176,6 +183,12 @@ fn shape(entry: &FunctionItem<'_>) -> Result<(Span, Span), String> {
                 return Err("lists of targets".to_owned());
             }
             _ => {}
+        }
+        match &statement.kind {
+            StatementKind::Instruction(of) if of.root() == "mov" && of.guard.is_none() => {
+                set.extend(of.operand(0).and_then(|operand| operand.name()));
+            }
+            _ => set.clear(),
         }
     }
     for register in TASK_REGISTERS {
