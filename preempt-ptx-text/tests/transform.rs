@@ -309,7 +309,7 @@ fn whole_warps_that_return_come_to_the_barriers_of_others() {
         3
     );
     assert!(of.body.contains("bra $preempt_left;"), "{}", of.body);
-    assert!(of.body.contains("@!%preempt_all bra $preempt_left;"), "{}", of.body);
+    assert!(of.body.contains("$preempt_left:\n\tbar.warp.sync -1;\n"), "{}", of.body);
 }
 
 #[test]

@@ -197,16 +197,24 @@ fn reduction(of: &Instruction<'_>) -> String {
         format!("@{}{} ", if guard.is_negated { "!" } else { "" }, guard.register)
     });
     format!(
-        "{{ .reg .pred %preempt_is_left, %preempt_all; setp.ne.u32 %preempt_is_left, 0, 0; {guard}barrier.red.and.pred %preempt_all, 0, %preempt_is_left; }}"
+        "{{ .reg .pred %preempt_is_left, %preempt_all; setp.ne.u32 %preempt_is_left, 0, 0; \
+        {guard}barrier.red.and.pred %preempt_all, 0, %preempt_is_left; }}"
     )
 }
 
-/// Threads that have left come to each barrier of the others, until all have left. Barriers pair by their number, not by where
-/// they are.
+/// Warps that have left come to each barrier of the others, until all have left. Barriers pair by their number, not by where they
+/// are. The lanes of a warp come together before, because they may leave at different places.
 fn warps_that_left() -> String {
     format!(
         "{LEFT}:
-	{{ .reg .pred %preempt_is_left, %preempt_all; setp.eq.u32 %preempt_is_left, 0, 0; barrier.red.and.pred %preempt_all, 0, %preempt_is_left; @!%preempt_all bra {LEFT}; }}
+\tbar.warp.sync -1;
+$preempt_leaving:
+\t{{
+\t.reg .pred %preempt_is_left, %preempt_all;
+\tsetp.eq.u32 %preempt_is_left, 0, 0;
+\tbarrier.red.and.pred %preempt_all, 0, %preempt_is_left;
+\t@!%preempt_all bra $preempt_leaving;
+\t}}
 "
     )
 }
