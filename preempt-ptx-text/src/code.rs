@@ -82,15 +82,6 @@ impl Step<'_> {
     pub fn is_barrier(&self) -> bool {
         matches!(self.root(), "bar" | "barrier") && !self.of.has("warp") && !self.of.has("cluster")
     }
-
-    /// Whether lanes of a warp wait in it for other lanes.
-    pub fn is_warp_sync(&self) -> bool {
-        let warps = ["shfl", "vote", "match", "redux", "elect", "bar"];
-        let aligned = ["mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"];
-        let root = self.root();
-        warps.contains(&root) && self.of.has("sync") && (root != "bar" || self.of.has("warp"))
-            || aligned.contains(&root)
-    }
 }
 
 #[derive(Debug)]

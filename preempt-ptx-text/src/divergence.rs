@@ -1,7 +1,18 @@
-//! Which values differ between the threads of a block, and which branches the threads therefore part at.
+//! Which values differ between the threads of a block, or the lanes of a warp, and which branches they therefore part at.
 
 use crate::code::{Budget, Code, Space, Step, TooLarge};
 use crate::flow::Flow;
+
+/// Between which threads values are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Among {
+    /// Those of a block.
+    Block,
+    /// The lanes of a warp.
+    Warp,
+    /// The lanes of a warp, where each row of a block, along x, consists of whole warps.
+    WarpOfRow,
+}
 
 /// What differs between threads of a block.
 #[derive(Debug)]
@@ -11,7 +22,12 @@ pub(crate) struct Divergence {
 }
 
 impl Divergence {
-    pub fn of(code: &Code<'_>, flow: &Flow, budget: &mut Budget) -> Result<Divergence, TooLarge> {
+    pub fn of(
+        code: &Code<'_>,
+        flow: &Flow,
+        among: Among,
+        budget: &mut Budget,
+    ) -> Result<Divergence, TooLarge> {
         let mut users = vec![Vec::new(); code.names.len()];
         for (at, step) in code.steps.iter().enumerate() {
             for &id in &step.uses {
@@ -28,8 +44,10 @@ impl Divergence {
             }
         };
         for step in &code.steps {
-            let own = step.uses.iter().any(|&id| code.special(id).is_some_and(is_of_thread));
-            if own || is_source(step) {
+            let own = step.uses.iter().any(|&id| {
+                code.special(id).is_some_and(|special| is_of_thread(special, code.names[id], among))
+            });
+            if own || is_source(step, among) {
                 mark(&step.defs, &mut waiting, &mut differs);
             }
         }
@@ -38,7 +56,8 @@ impl Divergence {
             for &at in &users[id] {
                 budget.spend(1)?;
                 let step = &code.steps[at];
-                if !is_of_block(step) {
+                let is_of_warp = among == Among::WarpOfRow && is_of_warp(code, step);
+                if !is_of_block(step) && !is_of_warp {
                     mark(&step.defs, &mut waiting, &mut differs);
                 }
                 let ends = matches!(step.root(), "bra" | "brx" | "ret" | "exit" | "trap");
@@ -62,7 +81,10 @@ impl Divergence {
     }
 }
 
-fn is_of_thread(special: &str) -> bool {
+fn is_of_thread(special: &str, name: &str, among: Among) -> bool {
+    if among == Among::WarpOfRow && matches!(name, "%tid.y" | "%tid.z") {
+        return false;
+    }
     let of_thread = ["%tid", "%laneid", "%warpid", "%lanemask", "%clock", "%globaltimer", "%pm"];
     of_thread.iter().any(|name| special.starts_with(name))
 }
@@ -72,15 +94,51 @@ fn is_of_block(step: &Step<'_>) -> bool {
     step.is_barrier() && step.of.has("red")
 }
 
-/// Whether its result differs even where its operands do not.
-fn is_source(step: &Step<'_>) -> bool {
+/// What depends on the number of a warp in its row alone, so that it is the same for all of its lanes.
+fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
+    const LANE_BITS: i64 = 5;
+    const LANES: i64 = 1 << LANE_BITS;
+    let number = step.of.operand(2).and_then(|operand| operand.integer());
+    let of_lane = |&id: &usize| match code.defs[id][..] {
+        [at] => {
+            let from = &code.steps[at];
+            from.root() == "mov"
+                && from.guard.is_none()
+                && from.of.operand(1).and_then(|operand| operand.name()) == Some("%tid.x")
+        }
+        _ => false,
+    };
+    let Some(number) = number.filter(|_| step.guard.is_none() && step.uses.iter().all(of_lane))
+    else {
+        return false;
+    };
+    let is_first_lane = |number: i64| number >= 0 && number % LANES == 0;
     match step.root() {
-        // An ordinary load of one address by all threads, which nothing may write meanwhile, gives all the same.
+        "shr" => (LANE_BITS..32).contains(&number),
+        "and" => number % LANES == 0,
+        // Without a second condition.
+        "setp" if step.uses.len() == 1 => match step.of.opcode.split('.').nth(1) {
+            Some("lt" | "ge" | "lo" | "hs") => is_first_lane(number),
+            Some("gt" | "le" | "hi" | "ls") => is_first_lane(number.wrapping_add(1)),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether its result differs even where its operands do not.
+fn is_source(step: &Step<'_>, among: Among) -> bool {
+    match step.root() {
+        // An ordinary load of one address by all lanes of a warp gives all the same, and so does one of shared memory by all
+        // threads of a block, which wait for each other around what they write. Another block may write global memory
+        // between the loads of two warps.
         "ld" | "ldu" => match step.space() {
             Space::Fixed => false,
             Space::Local | Space::Generic => true,
             Space::Shared | Space::Global => {
-                step.of.has_any(&["volatile", "relaxed", "acquire", "mmio"])
+                let is_strong = step.of.has_any(&["volatile", "relaxed", "acquire", "mmio"]);
+                let is_others = step.space() == Space::Global && !step.of.has("nc");
+                is_strong || is_others && among == Among::Block
             }
         },
         "atom" | "shfl" | "vote" | "match" | "activemask" | "elect" | "redux" | "ldmatrix"

@@ -98,6 +98,9 @@ fn starts_word(c: char, text: &str) -> bool {
     }
 }
 
+/// State spaces, which stand alone even where a type follows at once (`.reg.b32`).
+const SPACES: [&str; 6] = [".reg", ".param", ".shared", ".local", ".global", ".const"];
+
 /// A word goes on behind `.` and, within the modifiers of an operation, behind `::`.
 fn word(text: &str) -> usize {
     let bytes = text.as_bytes();
@@ -106,7 +109,7 @@ fn word(text: &str) -> usize {
     loop {
         end += while_in(&text[end..], is_inside);
         let inside_at = |at: usize| bytes.get(at).is_some_and(|&c| is_inside(c));
-        if bytes.get(end) == Some(&b'.') && inside_at(end + 1) {
+        if bytes.get(end) == Some(&b'.') && inside_at(end + 1) && !SPACES.contains(&&text[..end]) {
             (end, is_modified) = (end + 1, true);
         } else if is_modified && bytes[end..].starts_with(b"::") && inside_at(end + 2) {
             end += 2;

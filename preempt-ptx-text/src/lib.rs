@@ -1,4 +1,4 @@
-//! What can be read from the text of a PTX file of any compiler, and the few things that are written into it.
+//! What can be read from the text of a PTX file of any compiler, and what is written into it.
 //!
 //! A part of [`preempt`](https://docs.rs/preempt) and of [`preempt-build`](https://docs.rs/preempt-build), which share it. What
 //! is listed here is a part of their interface. The rest is for these two alone, and changes with them.
@@ -11,6 +11,7 @@ mod lex;
 mod panics;
 mod reader;
 mod text;
+mod transform;
 mod tree;
 mod verdict;
 mod waits;
@@ -28,6 +29,9 @@ pub use reader::{PtxError, read};
 pub use text::{
     EARLY_CAPABILITY, Function, Functions, Kernel, blanked, block_threads, bound_registers,
     cooperates, first_parameter_bytes, functions, kernels, shared_variables, waits, with_waits,
+};
+pub use transform::{
+    Parameter, PreemptibleEntry, TransformError, Transformed, TransformedKernel, transform,
 };
 pub use tree::{Module, Place};
 pub use verdict::{Accepted, Note, Refusal, Rule, Verdict};

@@ -352,16 +352,20 @@ impl<'a> Reader<'a> {
             align: None,
             names: Vec::new(),
         };
+        let mut is_pointer = false;
         while let Some(token) = self.peek().filter(|token| token.text.starts_with('.')) {
             self.at += 1;
             match token.text {
+                // Behind `.ptr` it is of what the parameter points to.
+                ".align" if is_pointer => drop(self.number()?),
                 ".align" => declaration.align = Some(self.number()?),
                 ".attribute" => drop(self.in_parentheses()?),
                 ".v2" => declaration.vector = 2,
                 ".v4" => declaration.vector = 4,
                 ".v8" => declaration.vector = 8,
                 // What a parameter points to.
-                ".ptr" | ".shared" | ".global" | ".local" | ".const" if space.text == ".param" => {}
+                ".ptr" if space.text == ".param" => is_pointer = true,
+                ".shared" | ".global" | ".local" | ".const" if is_pointer => {}
                 ty if is_type(ty) => declaration.ty = ty,
                 _ => return Err(self.refuse(token, "a type", CURE_UNKNOWN)),
             }

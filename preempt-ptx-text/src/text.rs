@@ -336,13 +336,14 @@ pub(crate) fn word_after<'a>(text: &'a str, directive: &str) -> Option<(Range<us
 }
 
 /// What to write over a part of a file.
+#[derive(Clone, Debug)]
 pub(crate) struct Edit {
     pub place: Range<usize>,
     pub text: String,
 }
 
 pub(crate) fn edited(ptx: &str, mut edits: Vec<Edit>) -> String {
-    edits.sort_unstable_by_key(|edit| edit.place.start);
+    edits.sort_by_key(|edit| edit.place.start);
     let added: usize = edits.iter().map(|edit| edit.text.len()).sum();
     let mut text = String::with_capacity(ptx.len() + added);
     let mut copied = 0;

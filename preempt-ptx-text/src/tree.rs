@@ -22,7 +22,17 @@ impl<'a> Module<'a> {
         self.directive(".target").unwrap_or_default()
     }
 
-    fn directive(&self, name: &str) -> Option<&'a str> {
+    /// The number of the target, 90 of `sm_90a`.
+    pub(crate) fn architecture(&self) -> Option<u32> {
+        let digits = self.target().strip_prefix("sm_")?;
+        digits.trim_end_matches(|c: char| c.is_ascii_lowercase()).parse().ok()
+    }
+
+    pub(crate) fn address_bits(&self) -> Option<&'a str> {
+        self.directive(".address_size")
+    }
+
+    pub(crate) fn directive(&self, name: &str) -> Option<&'a str> {
         self.items.iter().find_map(|item| match &item.kind {
             ItemKind::Directive { name: of, arguments } if *of == name => {
                 arguments.first().copied()
@@ -55,6 +65,11 @@ impl<'a> Module<'a> {
         Place::of(self.text, at)
     }
 
+    /// Where a piece of the text starts in it.
+    pub(crate) fn offset(&self, piece: &str) -> usize {
+        piece.as_ptr() as usize - self.text.as_ptr() as usize
+    }
+
     /// The pieces that the tree consists of, in the order of the text. Between two of them there are but blanks and comments.
     pub(crate) fn leaves(&self) -> Vec<&'a str> {
         let piece = |span: &Span| &self.text[span.start..span.end];
@@ -77,7 +92,7 @@ impl fmt::Display for Module<'_> {
         // Each leaf with what is in front of it, so that a part of the text that the tree lacks would be missing.
         let mut at = 0;
         for leaf in self.leaves() {
-            let start = leaf.as_ptr() as usize - self.text.as_ptr() as usize;
+            let start = self.offset(leaf);
             f.write_str(&self.text[at..start])?;
             f.write_str(leaf)?;
             at = start + leaf.len();
@@ -212,6 +227,13 @@ pub(crate) struct Body<'a> {
     pub scopes: Vec<Option<usize>>,
 }
 
+impl Body<'_> {
+    /// Where the text behind the last brace starts.
+    pub fn end(&self) -> usize {
+        self.statements.last().map_or(self.start, |brace| brace.span.end)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Statement<'a> {
     pub span: Span,
@@ -273,6 +295,14 @@ pub(crate) enum OperandKind {
 }
 
 impl<'a> Instruction<'a> {
+    /// Whether it names, as its last operand, the lanes of the warp that wait in it for each other.
+    pub fn has_member_mask(&self) -> bool {
+        let masked = ["shfl", "vote", "match", "redux", "elect", "bar"];
+        masked.contains(&self.root())
+            && self.has("sync")
+            && (self.root() != "bar" || self.has("warp"))
+    }
+
     /// The operation, without modifiers.
     pub fn root(&self) -> &'a str {
         self.opcode.split('.').next().unwrap_or_default()

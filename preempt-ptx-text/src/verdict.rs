@@ -6,7 +6,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::code::{Budget, Code, TooLarge};
-use crate::divergence::Divergence;
+use crate::divergence::{Among, Divergence};
 use crate::flow::Flow;
 use crate::tree::{Body, Declaration, FunctionItem, Module, Place, StatementKind};
 use crate::waits::{self, Reads, Wait};
@@ -17,14 +17,18 @@ mod steps;
 /// Steps of the analysis of one entry, which takes at most a few seconds, and for kernels of some thousand instructions takes
 /// less than a hundredth of them.
 const BUDGET: u64 = 10_000_000;
-/// What the worker loop adds: bytes of parameters, and of shared memory.
-const COHORT_BYTES: u64 = 136;
-const SLOT_BYTES: u64 = 96;
+/// Bytes of parameters that the worker loop adds: the cohort (`preempt-device`), aligned to 8.
+pub(crate) const COHORT_BYTES: u64 = 144;
+/// Bytes of shared memory that the worker loop adds: its slot of 112, and what aligns that.
+pub(crate) const SLOT_BYTES: u64 = 128;
 const STATIC_SHARED_LIMIT: u64 = 48 << 10;
+/// The oldest architecture whose threads are scheduled as on newer ones: code for older ones may rely on warps in lockstep.
+const OLDEST_TARGET: u32 = 70;
 
 const CURE_PLAIN: &str = "launch the kernel without preemption";
 const CURE_WAIT: &str = "launch the kernel without preemption; or give the loop a bound, read constant data through \
     `const __restrict__`, or let the last block that is done go on in the place of a block that waits";
+const CURE_TARGET: &str = "compile the file for `sm_80` or newer, with addresses of 64 bits";
 const CURE_SIZE: &str = "split the kernel, or launch it without preemption";
 
 /// What is to be said of an entry.
@@ -48,6 +52,9 @@ pub struct Accepted {
     pub barrier: u8,
     /// What is right but may surprise.
     pub notes: BTreeSet<Note>,
+    /// Whether blocks need a multiple of 32 threads in x, or one row, so that no warp has threads of several rows: threads return
+    /// by their y or z, and others of their warp would wait for them.
+    pub whole_rows: bool,
 }
 
 /// What a rewrite of an entry has to do.
@@ -58,13 +65,14 @@ pub enum Rule {
     EarlyExit,
     /// Lanes of a warp may return before others synchronise the warp: member masks must leave them out.
     ReturnedLanes,
-    /// A function that is called asks for the index or the number of blocks: it needs a copy that reads the task's.
+    /// A function that is called asks for what differs in the loop, such as the index of the block: it needs a copy that is
+    /// given the task's.
     HelperIndex,
     /// There is dynamic shared memory, so the loop's slot goes behind it: in front it would move what may be aligned.
     SlotBehindDynamicShared,
     /// The entry asks for the size of its shared memory, from which the loop's slot must be taken off.
     SharedSize,
-    /// A barrier object in shared memory is initialised again by each block-task, and must be invalidated before.
+    /// A barrier object in shared memory is initialised again by each block-task, and is invalidated before.
     MbarrierInit,
     /// `griddepcontrol` waits for, or lets go, another grid: the loop does that.
     GridDependency,
@@ -82,6 +90,9 @@ pub enum Note {
     Multiprocessor,
     /// A barrier of the block is behind a branch that its threads may part at.
     DivergentBarrier,
+    /// A loop looks at what other blocks write, and goes on without it after some rounds. In a worker loop those may be blocks that
+    /// run much later.
+    GivesUp,
     /// The entry can trap, which ends the context.
     Trap,
 }
@@ -147,11 +158,19 @@ impl<'a> Module<'a> {
     /// # Ok::<(), preempt_ptx_text::PtxError>(())
     /// ```
     pub fn verdict(&self, entry: &str) -> Option<Verdict> {
+        self.judge(entry).map(|judged| judged.verdict)
+    }
+
+    pub(crate) fn judge(&self, entry: &str) -> Option<Judged<'_>> {
         let bodies: BTreeMap<_, _> =
             self.functions().filter(|f| f.body.is_some()).map(|f| (f.name, f)).collect();
         let function = *bodies.get(entry).filter(|function| function.is_entry)?;
         let mut judge = Judge {
             module: self,
+            reached: Vec::new(),
+            is_dynamic: false,
+            has_shared: false,
+            warp_syncs: BTreeSet::new(),
             bodies,
             reads: BTreeMap::new(),
             barriers: BTreeSet::new(),
@@ -159,19 +178,42 @@ impl<'a> Module<'a> {
             refusals: Vec::new(),
             rules: BTreeSet::new(),
             notes: BTreeSet::new(),
+            whole_rows: false,
+            lanes_part: false,
             used: steps::Used::default(),
         };
         if judge.entry(function).is_err() {
             let what = "the entry is too large for the analysis".to_owned();
             judge.refuse(function.name, function.at, what, CURE_SIZE);
         }
-        Some(judge.verdict(function))
+        Some(judge.judged(function))
     }
+}
+
+/// A verdict, and what a rewrite of the entry has to know besides.
+#[derive(Debug)]
+pub(crate) struct Judged<'m> {
+    pub verdict: Verdict,
+    pub entry: &'m FunctionItem<'m>,
+    /// The functions that it calls, directly or not, each behind those that it calls.
+    pub called: Vec<&'m FunctionItem<'m>>,
+    /// Whether there is dynamic shared memory.
+    pub is_dynamic: bool,
+    /// Whether threads of a block share memory or wait for each other.
+    pub cooperates: bool,
+    /// Whether a barrier of the block is behind a branch that lanes of a warp may part at. Where whole warps return, and others
+    /// come to barriers, each barrier can stay where it is.
+    pub lanes_part: bool,
 }
 
 /// What is known of an entry so far.
 struct Judge<'m> {
     module: &'m Module<'m>,
+    reached: Vec<&'m FunctionItem<'m>>,
+    is_dynamic: bool,
+    has_shared: bool,
+    /// The functions in which lanes of a warp wait for those in a mask.
+    warp_syncs: BTreeSet<&'m str>,
     /// The functions with a body.
     bodies: BTreeMap<&'m str, &'m FunctionItem<'m>>,
     /// What the functions that were looked at read of other blocks' writes.
@@ -182,6 +224,10 @@ struct Judge<'m> {
     refusals: Vec<Refusal>,
     rules: BTreeSet<Rule>,
     notes: BTreeSet<Note>,
+    whole_rows: bool,
+    /// Whether a barrier of the block is behind a branch that lanes of a warp may part at. Where whole warps return, and others
+    /// come to barriers, each barrier can stay where it is.
+    lanes_part: bool,
     used: steps::Used<'m>,
 }
 
@@ -195,17 +241,30 @@ impl<'m> Judge<'m> {
         }
     }
 
-    fn verdict(mut self, entry: &FunctionItem<'m>) -> Verdict {
+    fn judged(mut self, entry: &'m FunctionItem<'m>) -> Judged<'m> {
         let barrier = (1..16).find(|number| !self.used.barriers.contains_key(number));
         if barrier.is_none() {
             let what = "all 16 barriers of the block are in use".to_owned();
             self.refuse(entry.name, entry.at, what, CURE_PLAIN);
         }
-        match barrier {
-            Some(barrier) if self.refusals.is_empty() => {
-                Verdict::Accepted(Accepted { rules: self.rules, barrier, notes: self.notes })
-            }
+        let cooperates = self.has_shared || !self.barriers.is_empty();
+        let verdict = match barrier {
+            Some(barrier) if self.refusals.is_empty() => Verdict::Accepted(Accepted {
+                rules: self.rules,
+                barrier,
+                notes: self.notes,
+                whole_rows: self.whole_rows,
+            }),
             _ => Verdict::Refused(self.refusals),
+        };
+        self.reached.retain(|function| function.name != entry.name);
+        Judged {
+            verdict,
+            entry,
+            called: self.reached,
+            is_dynamic: self.is_dynamic,
+            cooperates,
+            lanes_part: self.lanes_part,
         }
     }
 
@@ -218,8 +277,10 @@ impl<'m> Judge<'m> {
                 self.refuse(entry.name, entry.at, what, CURE_PLAIN);
             }
         }
+        self.module(entry);
         self.parameters(entry);
-        for function in self.reach(entry)? {
+        self.reached = self.reach(entry)?;
+        for function in self.reached.clone() {
             self.function(function, function.name == entry.name)?;
         }
         self.shared(entry);
@@ -290,7 +351,10 @@ impl<'m> Judge<'m> {
             _ => known.get(name).copied().unwrap_or_default(),
         };
         let reads = code.steps.iter().map(|step| waits::reads(step, &callee)).max();
-        let wait = waits::first(&code, &flow, &callee, &mut self.budget)?;
+        let (wait, gives_up) = waits::first(&code, &flow, &callee, &mut self.budget)?;
+        if gives_up {
+            self.notes.insert(Note::GivesUp);
+        }
         self.reads.insert(function.name, reads.unwrap_or_default());
         match wait {
             Some(Wait::On { step, reads }) => {
@@ -311,14 +375,36 @@ impl<'m> Judge<'m> {
             }
             None => {}
         }
-        let divergence = Divergence::of(&code, &flow, &mut self.budget)?;
         if code.steps.iter().any(|step| self.is_barrier(step)) {
             self.barriers.insert(function.name);
         }
+        if code.steps.iter().any(|step| self.has_member_mask(step)) {
+            self.warp_syncs.insert(function.name);
+        }
         if is_entry {
-            self.exits(function, &code, &flow, &divergence)?;
+            let mut part =
+                |among| Divergence::of(&code, &flow, among, &mut self.budget).map(|of| of.branches);
+            let parted = exits::Parted {
+                threads: part(Among::Block)?,
+                lanes: part(Among::WarpOfRow)?,
+                lanes_of_rows: part(Among::Warp)?,
+            };
+            self.exits(function, &code, &flow, &parted)?;
         }
         Ok(())
+    }
+
+    /// What the file as a whole asks for.
+    fn module(&mut self, entry: &FunctionItem<'m>) {
+        let target = self.module.target();
+        if self.module.architecture().is_none_or(|number| number < OLDEST_TARGET) {
+            let what = format!("the file is for `{target}`, whose warps may run in lockstep");
+            self.refuse(entry.name, entry.at, what, CURE_TARGET);
+        }
+        if self.module.address_bits() != Some("64") {
+            let what = "addresses are not declared to have 64 bits".to_owned();
+            self.refuse(entry.name, entry.at, what, CURE_TARGET);
+        }
     }
 
     fn parameters(&mut self, entry: &FunctionItem<'m>) {
@@ -365,6 +451,7 @@ impl<'m> Judge<'m> {
         for body in reached.filter_map(|(_, function)| function.body.as_ref()) {
             declarations(body).filter(|of| of.space == ".shared").for_each(&mut count);
         }
+        (self.is_dynamic, self.has_shared) = (is_dynamic, is_dynamic || bytes > 0);
         if is_dynamic {
             self.rules.insert(Rule::SlotBehindDynamicShared);
         } else if aligned(bytes, 16).saturating_add(SLOT_BYTES) > STATIC_SHARED_LIMIT {
@@ -373,6 +460,10 @@ impl<'m> Judge<'m> {
             );
             let cure = "make a part of it dynamic, or launch the kernel without preemption";
             self.refuse(entry.name, entry.at, what, cure);
+        }
+        if let (Some(at), false) = (self.used.shared_access, self.has_shared) {
+            let what = "it accesses shared memory that is not declared".to_owned();
+            self.refuse(entry.name, at, what, steps::CURE_SHARED);
         }
         if let (Some(at), false) = (self.used.shared_read, self.used.shared_written) {
             let what = "it reads shared memory that it never writes".to_owned();

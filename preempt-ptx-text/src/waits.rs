@@ -7,6 +7,9 @@
 use crate::code::{Budget, Code, Id, Space, Step, TooLarge};
 use crate::flow::Flow;
 
+use progress::End;
+
+mod addresses;
 mod progress;
 
 /// How a value may come from another block.
@@ -41,13 +44,15 @@ struct Loop<'a, 'b> {
     callee: &'b dyn Fn(&str) -> Reads,
 }
 
-/// The first loop of a function that may wait for other blocks. What called functions read is told by `callee`.
+/// The first loop of a function that may wait for other blocks, and whether one gives up such a wait after some rounds. What called
+/// functions read is told by `callee`.
 pub(crate) fn first(
     code: &Code<'_>,
     flow: &Flow,
     callee: &dyn Fn(&str) -> Reads,
     budget: &mut Budget,
-) -> Result<Option<Wait>, TooLarge> {
+) -> Result<(Option<Wait>, bool), TooLarge> {
+    let mut gives_up = false;
     let dependence = flow.control_dependence(budget)?;
     let mut inside = vec![false; flow.exit() + 1];
     for blocks in flow.loops(budget)? {
@@ -55,15 +60,15 @@ pub(crate) fn first(
             inside[block] = true;
         }
         let one = Loop { code, flow, inside: &inside, blocks: &blocks, callee };
-        let wait = one.wait(&dependence, budget)?;
+        let wait = one.wait(&dependence, &mut gives_up, budget)?;
         for &block in &blocks {
             inside[block] = false;
         }
         if wait.is_some() {
-            return Ok(wait);
+            return Ok((wait, gives_up));
         }
     }
-    Ok(None)
+    Ok((None, gives_up))
 }
 
 /// What an instruction gives of other blocks' writes.
@@ -127,6 +132,7 @@ impl Loop<'_, '_> {
     fn wait(
         &self,
         dependence: &[Vec<usize>],
+        gives_up: &mut bool,
         budget: &mut Budget,
     ) -> Result<Option<Wait>, TooLarge> {
         budget.spend(self.blocks.len())?;
@@ -138,8 +144,16 @@ impl Loop<'_, '_> {
         let Some(&(step, reads)) = found.iter().max_by_key(|(_, reads)| *reads) else {
             return Ok(None);
         };
-        let ends = self.ends_whatever_is_read(&exits, reads, budget)?;
-        Ok((!ends && !self.moves_on(&found, budget)?).then_some(Wait::On { step, reads }))
+        // Rounds up to a bound that is not known here may be a wait as good as for ever, if no load moves on.
+        let is_right = match self.end(&exits, reads, budget)? {
+            Some(End::Certain) => true,
+            Some(End::Looked) => {
+                *gives_up = true;
+                true
+            }
+            Some(End::AtBound) | None => self.moves_on(&found, budget)?,
+        };
+        Ok((!is_right).then_some(Wait::On { step, reads }))
     }
 
     /// Whether a way out of the loop at `block` leads to anything else than a trap.
@@ -200,10 +214,9 @@ impl Loop<'_, '_> {
                 let step = &self.code.steps[at];
                 waiting.extend(&step.uses);
                 match reads(step, self.callee) {
-                    // Constant for the whole grid, says the code. One address read for ever does not look like it.
-                    Reads::Nothing
-                        if step.of.has("nc") && step.uses.iter().all(|&id| self.stays(id)) =>
-                    {
+                    // Constant for the whole grid, says the code. One address read for ever, or a few in turn, do not look
+                    // like it.
+                    Reads::Nothing if step.of.has("nc") && !self.searches(at, budget)? => {
                         found.push((at, Reads::Plain));
                     }
                     Reads::Nothing => {}

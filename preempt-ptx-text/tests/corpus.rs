@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use preempt_ptx_text::{Verdict, read};
+use preempt_ptx_text::{Verdict, read, transform};
 use proptest::prelude::*;
 
 /// What compilers wrote, each as `rustc` or rust-cuda did.
@@ -23,11 +23,20 @@ const SAMPLES: [&str; 4] = [
 /// Far above what any of these texts takes, so that only growth faster than the text's is found.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Reads a text and judges all of its entries, if it can be read.
-fn judge(text: &str) -> usize {
-    let Ok(module) = read(text) else { return 0 };
+/// Reads a text and transforms all of its entries, if it can be read. What comes of it can be read, too.
+fn judge(text: &str) {
+    let Ok(module) = read(text) else { return };
     assert_eq!(module.to_string(), text);
-    module.entries().filter_map(|entry| module.verdict(entry)).count()
+    let entries: Vec<_> = module.entries().collect();
+    let transformed = transform(text, &entries).unwrap();
+    let after = read(&transformed.ptx).unwrap();
+    let after: Vec<_> = after.entries().collect();
+    for kernel in &transformed.kernels {
+        assert_eq!(module.verdict(&kernel.name).is_some(), after.contains(&&*kernel.name));
+        if let Some(entry) = &kernel.preemptible {
+            assert!(after.contains(&&*entry.name), "{}", transformed.ptx);
+        }
+    }
 }
 
 #[test]
@@ -90,7 +99,23 @@ fn texts_that_are_made_to_take_long_are_answered_soon() {
         let labels = many(&|i| format!("L{i}: brx.idx %r1, T;\n"), n);
         format!("T: .branchtargets {list};\n{labels}")
     };
+    let masks = |n| {
+        let open = "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @%p1 ret;".to_owned();
+        open + &many(&|_| "{ bar.warp.sync -1; }\n".into(), n)
+            + &"{ ".repeat(30)
+            + &many(&|_| "bar.warp.sync -1;\n".into(), n)
+            + &"} ".repeat(30)
+    };
+    let claims = |n| {
+        let stores = many(&|_| "add.s64 %a2, %a3, %a4; st.global.u32 [%a2], %r1;\n".into(), n);
+        let chain = "add.s64 %a4, %a4, %a5; shl.b64 %a5, %a5, 1; mad.lo.u64 %a6, %a6, %a6, %a6;";
+        format!(
+            "L: atom.global.add.u32 %r1, [%a1], 1; setp.ge.u32 %p1, %r1, %r2; @%p1 ret; {chain} ld.global.u32 %r3, [%a6]; {stores} setp.eq.u32 %p2, %r3, 0; @%p2 bra L;"
+        )
+    };
     let texts = [
+        module(&masks(5_000)),
+        module(&claims(10_000)),
         module(&branches(10_000)),
         module(&nested_loops(5_000)),
         module(&divergent(20_000)),
@@ -215,6 +240,7 @@ proptest! {
         (which, at) in any::<(usize, usize)>(),
         changes in prop::collection::vec(change(), 0..6),
     ) {
-        judge(&changed(&part(which, at), &changes));
+        // By names that are not the worker loop's.
+        judge(&changed(&part(which, at), &changes).replace("preempt_", "own_"));
     }
 }

@@ -1,6 +1,6 @@
 //! Verdicts of small kernels, each about one thing. `ptxas` assembles all of the samples for `sm_90a`.
 
-use preempt_ptx_text::{Verdict, read};
+use preempt_ptx_text::{Note, Verdict, read};
 
 const WAITS: &str = include_str!("samples/waits.ptx");
 const LOCKS: &str = include_str!("samples/locks_and_bounds.ptx");
@@ -63,6 +63,16 @@ fn others_are_accepted_by_their_rules() {
         (rules != found).then(|| format!("{name}: {found:?}"))
     });
     assert_eq!(wrong.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
+fn looks_that_are_given_up_are_noted() {
+    let module = read(ACCEPTED).unwrap();
+    let gives_up = |name: &&str| match module.verdict(name).unwrap() {
+        Verdict::Accepted(accepted) => accepted.notes.contains(&Note::GivesUp),
+        _ => false,
+    };
+    assert_eq!(module.entries().filter(gives_up).collect::<Vec<_>>(), ["bounded_look"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Control flow and divergence of small bodies.
 
 use super::*;
-use crate::divergence::Divergence;
+use crate::divergence::{Among, Divergence};
 use crate::read;
 
 /// A diamond within a loop, which some threads leave early.
@@ -79,7 +79,9 @@ B:  add.u32 %r2, %r2, 1;
 #[test]
 fn threads_part_at_branches_on_their_number() {
     let branches = |body: &str| {
-        with_flow(body, |code, flow, budget| Divergence::of(code, flow, budget).unwrap().branches)
+        with_flow(body, |code, flow, budget| {
+            Divergence::of(code, flow, Among::Block, budget).unwrap().branches
+        })
     };
     // The loop's, and what then differs by the number of rounds.
     assert_eq!(branches(BODY), [1, 4, 5]);

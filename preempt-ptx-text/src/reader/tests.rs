@@ -83,7 +83,7 @@ fn declarations_have_sizes() {
     assert_eq!(bytes, [Some(0), Some(4), Some(24), Some(4), None]);
     let k = module.functions().find(|function| function.name == "k").unwrap();
     let sizes: Vec<_> = k.parameters.iter().map(|p| (p.bytes(), p.alignment())).collect();
-    assert_eq!(sizes, [(Some(8), 16), (Some(128), 64)]);
+    assert_eq!(sizes, [(Some(8), 8), (Some(128), 64)]);
     assert_eq!(k.directives, [(".maxntid", vec!["256", "1", "1"]), (".minnctapersm", vec!["2"])]);
     let twice = module.functions().find(|function| function.name == "twice").unwrap();
     assert!(twice.body.is_none() && twice.returns[0].bytes() == Some(16));

@@ -17,6 +17,8 @@ pub(super) struct Used<'a> {
     /// The first instruction that reads shared memory.
     pub shared_read: Option<usize>,
     pub shared_written: bool,
+    /// The first instruction that accesses shared memory, but for those that name a variable.
+    pub shared_access: Option<usize>,
 }
 
 /// Operations that do the same in a worker loop, as far as nothing else is said of them.
@@ -126,6 +128,8 @@ const KNOWN: &[&str] = &[
     "xor",
 ];
 
+pub(super) const CURE_SHARED: &str =
+    "declare the shared memory, so that the loop's own is not put there";
 const CURE_UNKNOWN: &str = "launch the kernel without preemption, or compile it for an older GPU";
 
 impl<'m> Judge<'m> {
@@ -150,7 +154,7 @@ impl<'m> Judge<'m> {
                 inits += usize::from(step.of.has("init"));
                 invalidations += usize::from(step.of.has("inval"));
             }
-            self.memory(step);
+            self.memory(function, step);
             let names = step.of.operands.iter().flat_map(|operand| &operand.names);
             self.used.symbols.extend(names.filter(|name| !name.starts_with('%')));
         }
@@ -190,7 +194,12 @@ impl<'m> Judge<'m> {
             self.refuse(function.name, step.at, format!("`{}` {why}", of.opcode), CURE_UNKNOWN);
         }
         match root {
-            "griddepcontrol" => drop(self.rules.insert(Rule::GridDependency)),
+            "griddepcontrol" => {
+                self.rules.insert(Rule::GridDependency);
+                if !is_entry {
+                    self.rules.insert(Rule::HelperIndex);
+                }
+            }
             "cp" if of.has("bulk") => drop(self.rules.insert(Rule::BulkCopies)),
             "cp" if of.has("async") => drop(self.rules.insert(Rule::AsyncCopies)),
             "trap" => drop(self.notes.insert(Note::Trap)),
@@ -213,6 +222,9 @@ impl<'m> Judge<'m> {
                 "%ctaid" | "%nctaid" if special == name => {
                     Some("is read as a vector: read its components instead")
                 }
+                "%ctaid" | "%nctaid" if !is_read_of_word(step, name) => {
+                    Some("is read as something else than a word of 32 bits")
+                }
                 "%ctaid" | "%nctaid" => {
                     if !is_entry {
                         self.rules.insert(Rule::HelperIndex);
@@ -223,9 +235,19 @@ impl<'m> Judge<'m> {
                 "%envreg" => Some("holds what a grid-wide barrier or a driver's extension needs"),
                 "%is_explicit_cluster" => Some("is about clusters"),
                 "%current_graph_exec" => Some("is about the graph that a grid was launched by"),
-                "%dynamic_smem_size" | "%total_smem_size" | "%aggr_smem_size" => {
+                "%dynamic_smem_size" if !is_read_of_word(step, "%dynamic_smem_size.x") => {
+                    Some("is read as something else than a word of 32 bits")
+                }
+                "%dynamic_smem_size" => {
                     self.rules.insert(Rule::SharedSize);
+                    if !is_entry {
+                        self.rules.insert(Rule::HelperIndex);
+                    }
                     None
+                }
+                // Rounded up, so that what the loop adds cannot be taken off.
+                "%total_smem_size" | "%aggr_smem_size" => {
+                    Some("counts the shared memory of the worker loop, too")
                 }
                 _ if special.contains("cluster") => Some("is about clusters"),
                 _ => None,
@@ -264,8 +286,17 @@ impl<'m> Judge<'m> {
         }
     }
 
-    fn memory(&mut self, step: &Step<'m>) {
+    fn memory(&mut self, function: &FunctionItem<'m>, step: &Step<'m>) {
         let is_shared = step.space() == Space::Shared;
+        if is_shared && step.root() != "fence" {
+            self.used.shared_access.get_or_insert(step.at);
+            let mut addresses =
+                step.of.operands.iter().filter(|of| of.kind == OperandKind::Address);
+            if addresses.any(|address| address.names.is_empty()) {
+                let what = format!("`{}` accesses shared memory by a number", step.of.opcode);
+                self.refuse(function.name, step.at, what, CURE_SHARED);
+            }
+        }
         match step.root() {
             "ld" | "ldmatrix" if is_shared => {
                 self.used.shared_read.get_or_insert(step.at);
@@ -312,6 +343,16 @@ impl<'m> Judge<'m> {
             }
         }
     }
+}
+
+/// Whether a special register is read as the register is that holds the same of the block-task.
+fn is_read_of_word(step: &Step<'_>, name: &str) -> bool {
+    let is_component = name.ends_with(".x") || name.ends_with(".y") || name.ends_with(".z");
+    let from = step.of.opcode.rsplit('.').next().unwrap_or_default();
+    is_component
+        && matches!(step.root(), "mov" | "cvt")
+        && matches!(from, "u32" | "s32" | "b32")
+        && step.of.operands.len() == 2
 }
 
 /// The number that a register always holds.

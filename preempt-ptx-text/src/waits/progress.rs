@@ -1,5 +1,6 @@
 //! Loops that come to an end whatever other blocks write.
 
+use super::addresses::{SIZE_DEPTH, is_cast};
 use super::{Loop, Reads};
 use crate::code::{Budget, Id, Space, Step, TooLarge};
 use crate::tree::Operand;
@@ -7,25 +8,37 @@ use crate::tree::Operand;
 /// Rounds that a loop which looks at other blocks' writes may take: a bound above this is no bound.
 const MOST_ROUNDS: i64 = 1 << 24;
 /// Steps from a condition to what decides it.
-const DEPTH: usize = 8;
+pub(super) const DEPTH: usize = 8;
 
 /// Where a register of the loop goes from round to round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Direction {
+pub(super) enum Direction {
     Up,
     Down,
     /// By a number that is not known here and stays the same in the loop.
     Either,
 }
 
+/// How a loop is known to end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum End {
+    /// After a number of rounds that is not known here, and may be as good as none.
+    AtBound,
+    /// After a number of looks at what other blocks write.
+    Looked,
+    /// Soon, or as soon as what is read says.
+    Certain,
+}
+
 impl Loop<'_, '_> {
-    /// Whether the loop has an exit that is looked at in each round and taken at some time.
-    pub(super) fn ends_whatever_is_read(
+    /// How an exit that is looked at in each round is taken at some time, whatever is read; `None` if none is.
+    pub(super) fn end(
         &self,
         exits: &[usize],
         reads: Reads,
         budget: &mut Budget,
-    ) -> Result<bool, TooLarge> {
+    ) -> Result<Option<End>, TooLarge> {
+        let mut end = None;
         for &exit in exits {
             if self.goes_round_past(&[exit], budget)? {
                 continue;
@@ -43,11 +56,9 @@ impl Loop<'_, '_> {
                 continue;
             }
             let leaves_if = goes_on == of.is_negated;
-            if self.comes_true(guard, leaves_if, reads, DEPTH, budget)? {
-                return Ok(true);
-            }
+            end = end.max(self.comes_true(guard, leaves_if, reads, DEPTH, budget)?);
         }
-        Ok(false)
+        Ok(end)
     }
 
     /// Whether all that the exits depend on are ordinary loads whose addresses move on by one direction: a walk along an array.
@@ -63,7 +74,7 @@ impl Loop<'_, '_> {
             else {
                 return Ok(false);
             };
-            if !self.is_carried(address, budget)? {
+            if !self.is_carried(at, address, budget)? {
                 return Ok(false);
             }
         }
@@ -71,7 +82,7 @@ impl Loop<'_, '_> {
     }
 
     /// The one instruction of the loop that writes a register, where no guard makes that depend.
-    fn only(&self, id: Id) -> Option<usize> {
+    pub(super) fn only(&self, id: Id) -> Option<usize> {
         let mut defs = self.defs(id);
         let first = defs.next().filter(|_| defs.next().is_none())?;
         self.code.steps[first].guard.is_none().then_some(first)
@@ -93,19 +104,18 @@ impl Loop<'_, '_> {
         reads: Reads,
         depth: usize,
         budget: &mut Budget,
-    ) -> Result<bool, TooLarge> {
+    ) -> Result<Option<End>, TooLarge> {
         budget.spend(1)?;
         let (Some(at), Some(depth)) = (self.only(id), depth.checked_sub(1)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let step = &self.code.steps[at];
         let mut either = |wanted: bool| {
+            let mut end = None;
             for &id in &step.uses {
-                if self.comes_true(id, wanted, reads, depth, budget)? {
-                    return Ok(true);
-                }
+                end = end.max(self.comes_true(id, wanted, reads, depth, budget)?);
             }
-            Ok(false)
+            Ok(end)
         };
         match step.root() {
             "not" if step.of.has("pred") => either(!wanted),
@@ -116,7 +126,7 @@ impl Loop<'_, '_> {
             "setp" if step.defs.len() == 1 && !step.of.has_any(&["and", "or", "xor"]) => {
                 self.compares(at, wanted, reads, budget)
             }
-            _ => Ok(false),
+            _ => Ok(None),
         }
     }
 
@@ -126,27 +136,30 @@ impl Loop<'_, '_> {
         wanted: bool,
         reads: Reads,
         budget: &mut Budget,
-    ) -> Result<bool, TooLarge> {
+    ) -> Result<Option<End>, TooLarge> {
         let step = &self.code.steps[at];
         let comparison = step.of.opcode.split('.').nth(1).unwrap_or_default();
         let (Some(left), Some(right)) = (step.of.operand(1), step.of.operand(2)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let ids = |operand: &Operand<'_>| -> Option<Id> {
             step.uses.iter().copied().find(|&id| operand.name() == Some(self.code.names[id]))
         };
-        if self.retries(comparison, wanted, ids(left), ids(right)) {
-            return Ok(true);
+        if self.retries(comparison, wanted, (ids(left), ids(right)), budget)? {
+            return Ok(Some(End::Certain));
         }
+        let mut at_bound = None;
         for (own, other, is_left) in [(left, right, true), (right, left, false)] {
             let Some(id) = ids(own) else { continue };
             let bound = other.integer();
             let stays = bound.is_some() || ids(other).is_some_and(|id| self.stays(id));
             let claim = self.only(id).filter(|&at| is_counter_claim(&self.code.steps[at]));
-            if claim.is_some_and(|at| stays && self.writes_there_alone(at)) {
+            if let Some(at) = claim.filter(|_| stays)
+                && self.writes_there_alone(at, budget)?
+            {
                 let is_reached = ends_by(comparison, wanted, is_left, Direction::Up);
                 if is_reached && comparison != "eq" && comparison != "ne" {
-                    return Ok(true);
+                    return Ok(Some(End::Certain));
                 }
             }
             let is_within = |limit: i64| bound.is_some_and(|bound| bound.abs() <= limit);
@@ -171,60 +184,93 @@ impl Loop<'_, '_> {
                     || direction != Direction::Either && self.starts_near(&registers))
                 && ends_by(comparison, wanted, is_left, direction)
             {
+                if reads == Reads::Others {
+                    at_bound = Some(End::Looked);
+                    continue;
+                }
+                if is_within(MOST_ROUNDS) || ids(other).is_some_and(|id| self.is_loaded(id)) {
+                    return Ok(Some(End::Certain));
+                }
+                at_bound = at_bound.max(Some(End::AtBound));
+            }
+        }
+        Ok(at_bound)
+    }
+
+    /// A compare-and-swap that is tried again with what it found: of all that try at once, one gets on.
+    fn retries(
+        &self,
+        comparison: &str,
+        wanted: bool,
+        sides: (Option<Id>, Option<Id>),
+        budget: &mut Budget,
+    ) -> Result<bool, TooLarge> {
+        let (Some(a), Some(b)) = sides else { return Ok(false) };
+        if !(comparison == "eq" && wanted || comparison == "ne" && !wanted) {
+            return Ok(false);
+        }
+        for (found, assumed) in [(a, b), (b, a)] {
+            let Some(at) = self.only(found) else { continue };
+            let swap = &self.code.steps[at];
+            let compared = swap.of.operand(2).and_then(|operand| operand.name());
+            // Nothing but what it found before, or a look at the same place, so that it holds if no other block writes.
+            let is_found = |at: usize| {
+                let step = &self.code.steps[at];
+                step.guard.is_none()
+                    && match step.root() {
+                        "mov" => step.uses == [found],
+                        "ld" => {
+                            place_of(step) == place_of(swap)
+                                && step.space() == swap.space()
+                                && step.uses.iter().all(|&id| self.stays(id))
+                        }
+                        _ => false,
+                    }
+            };
+            if swap.root() == "atom"
+                && swap.of.has("cas")
+                && compared == Some(self.code.names[assumed])
+                && !self.stays(assumed)
+                && self.defs(assumed).all(is_found)
+                && self.writes_there_alone(at, budget)?
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// A compare-and-swap that is tried again with what it found: of all that try at once, one gets on.
-    fn retries(&self, comparison: &str, wanted: bool, a: Option<Id>, b: Option<Id>) -> bool {
-        let (Some(a), Some(b)) = (a, b) else { return false };
-        if !(comparison == "eq" && wanted || comparison == "ne" && !wanted) {
-            return false;
-        }
-        [(a, b), (b, a)].into_iter().any(|(found, assumed)| {
-            let Some(at) = self.only(found) else { return false };
-            let swap = &self.code.steps[at];
-            let compared = swap.of.operand(2).and_then(|operand| operand.name());
-            swap.root() == "atom"
-                && swap.of.has("cas")
-                && compared == Some(self.code.names[assumed])
-                && !self.stays(assumed)
-                && self.writes_there_alone(at)
-                // Nothing but what it found before, or a look at the same place, so that it holds if no other block writes.
-                && self.defs(assumed).all(|at| {
-                    let step = &self.code.steps[at];
-                    step.guard.is_none()
-                        && match step.root() {
-                            "mov" => step.uses == [found],
-                            "ld" => {
-                                place_of(step) == place_of(swap)
-                                    && step.space() == swap.space()
-                                    && step.uses.iter().all(|&id| self.stays(id))
-                            }
-                            _ => false,
-                        }
-                })
-        })
-    }
-
     /// Whether an atomic operation is the loop's only one, by an address that stays, and no store of the loop is by the same.
-    fn writes_there_alone(&self, atomic: usize) -> bool {
+    fn writes_there_alone(&self, atomic: usize, budget: &mut Budget) -> Result<bool, TooLarge> {
         let own = &self.code.steps[atomic];
-        let at = base_of(own, 1);
-        let stays = own.uses.first().is_some_and(|&id| self.stays(id));
-        stays
-            && self.steps().all(|other| {
-                let step = &self.code.steps[other];
-                match step.root() {
-                    _ if other == atomic => true,
-                    "atom" | "red" => step.space() == Space::Shared,
-                    "st" => step.space() != Space::Global || base_of(step, 0) != at,
-                    "call" => false,
-                    _ => true,
+        let address = |step: &Step<'_>, operand| {
+            let name = base_of(step, operand)?;
+            step.uses.iter().copied().find(|&id| self.code.names[id] == name)
+        };
+        let Some(at) = address(own, 1).filter(|&id| self.stays(id)) else { return Ok(false) };
+        let bases = self.bases(at, budget)?;
+        for other in self.steps().filter(|&other| other != atomic) {
+            budget.spend(1)?;
+            let step = &self.code.steps[other];
+            let is_elsewhere = match step.root() {
+                "atom" | "red" => step.space() == Space::Shared,
+                // Through another register, too, unless both are known to be of other parameters or variables.
+                "st" if matches!(step.space(), Space::Global | Space::Generic) => {
+                    let other = match address(step, 0) {
+                        Some(id) => self.bases(id, budget)?,
+                        None => None,
+                    };
+                    bases.as_ref().zip(other).is_some_and(|(own, other)| own.is_disjoint(&other))
                 }
-            })
+                // Asynchronously.
+                "cp" | "call" | "multimem" => false,
+                _ => true,
+            };
+            if !is_elsewhere {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether a register that moves starts at a number near 0.
@@ -239,7 +285,7 @@ impl Loop<'_, '_> {
     }
 
     /// Where a register goes, if each round of the loop moves it by the same sign, and the registers that it goes through.
-    fn direction(
+    pub(super) fn direction(
         &self,
         id: Id,
         budget: &mut Budget,
@@ -284,6 +330,8 @@ impl Loop<'_, '_> {
     fn moved(&self, step: &Step<'_>) -> Option<(Id, Option<Direction>)> {
         let sign = match step.root() {
             "mov" => return (step.uses.len() == 1).then(|| (step.uses[0], None)),
+            // A bound above what the shorter of the two holds is none, which is for those who ask to know.
+            "cvt" if is_cast(step) => return Some((*step.uses.first()?, None)),
             "add" => 1,
             "sub" => -1,
             _ => return None,
@@ -306,31 +354,14 @@ impl Loop<'_, '_> {
                     let is_up = (by > 0) == (sign > 0);
                     Some((own, Some(if is_up { Direction::Up } else { Direction::Down })))
                 }
-                (None, Some(by)) if self.stays(by) && !self.stays(own) => {
+                (None, Some(by))
+                    if self.stays(by) && !self.stays(own) && self.is_nonzero(by, SIZE_DEPTH) =>
+                {
                     Some((own, Some(Direction::Either)))
                 }
                 _ => None,
             }
         })
-    }
-
-    /// Whether an address is made of a register that moves on, and of nothing else that changes in the loop.
-    fn is_carried(&self, address: Id, budget: &mut Budget) -> Result<bool, TooLarge> {
-        let mut id = address;
-        for _ in 0..DEPTH {
-            if self.direction(id, budget)?.is_some() {
-                return Ok(true);
-            }
-            let Some(at) = self.only(id) else { return Ok(false) };
-            let step = &self.code.steps[at];
-            let linear = ["add", "sub", "mul", "mad", "shl", "cvt", "cvta", "mov"];
-            let mut changing = step.uses.iter().copied().filter(|&id| !self.stays(id));
-            match (changing.next(), changing.next()) {
-                (Some(next), None) if linear.contains(&step.root()) => id = next,
-                _ => return Ok(false),
-            }
-        }
-        Ok(false)
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) struct Step {
 }
 
 /// What the engine was told. Operations are keys as numbers: an engine that is told the same gives out the same keys.
+#[expect(clippy::large_enum_variant, reason = "most are submissions, and few are kept at a time")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Input {
     Submit {
