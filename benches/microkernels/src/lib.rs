@@ -57,7 +57,7 @@ pub fn occupy(counts: SliceMut<u32>, nanos: u64) {
     }
 }
 
-/// The longest sleep of a thread of [`hold`]: it ends as much too late at most, and writes to memory no more often.
+/// The longest sleep of the thread that counts in [`hold`]: it ends as much too late at most, and writes to memory no more often.
 const HOLD_NAP_NANOS: u32 = 200;
 
 /// How long block-tasks of [`hold`] at one place held their SMs.
@@ -82,24 +82,20 @@ pub fn hold(nanos: u64, held: SliceMut<Held>) {
     let start = global_timer();
     let task = thread::block_idx_x() as usize;
     assert!(task < held.len());
-    let is_first = thread::thread_number() == 0;
-    let mut own = Held::default();
-    if is_first {
+    // A block has its place until its last thread ends. More threads would only keep others from the SM's instructions, and
+    // from the timer, which all SMs share.
+    if thread::thread_number() == 0 {
         // SAFETY: in bounds, and thread 0 alone accesses the block-task's own element.
-        own = unsafe { held.as_mut_ptr().add(task).read() };
+        let mut own = unsafe { held.as_mut_ptr().add(task).read() };
         own.begun += 1;
-    }
-    let before = own.nanos;
-    while global_timer() - start < nanos {
-        if is_first {
+        let before = own.nanos;
+        while global_timer() - start < nanos {
             own.nanos = before + (global_timer() - start).min(nanos);
             // SAFETY: as above.
             unsafe { held.write(task, own) };
+            yield_point!();
+            nanosleep(HOLD_NAP_NANOS);
         }
-        yield_point!();
-        nanosleep(HOLD_NAP_NANOS);
-    }
-    if is_first {
         (own.nanos, own.ended) = (before + nanos, own.ended + 1);
         // SAFETY: as above.
         unsafe { held.write(task, own) };

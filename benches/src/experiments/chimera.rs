@@ -27,8 +27,9 @@ pub struct Chimera;
 const MEANING: &str = "\
 A periodic task with a deadline beside each of Chimera's programs, and pairs of them that share the
 device, with blocks that leave their SM by one technique or by the one that costs least (Chimera,
-sections 4.1, 4.2 and 4.4). Programs are at full size on a GPU, reduced on the CPU device. All
-signals go by the proxy, so that the device knows when one arrived.
+sections 4.1, 4.2 and 4.4). Programs are at full size on a GPU, reduced on the CPU device. Signals
+go by the proxy where that has its place, and the device knows then when one arrived; for others
+the host's time counts, which is some microseconds longer.
 
 The task, once in a period of 1 ms, takes half of the SMs from the program for 200 µs, under
 `StaticPriority::packed`; on the CPU device all that is 20 times longer. The program runs again and

@@ -25,7 +25,7 @@ pub(crate) struct Step {
 }
 
 /// What the engine was told. Operations are keys as numbers: an engine that is told the same gives out the same keys.
-#[expect(clippy::large_enum_variant, reason = "most are submissions, and few are kept at a time")]
+#[expect(clippy::large_enum_variant, reason = "most are submissions")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum Input {
     Submit {

@@ -262,7 +262,13 @@ fn beside(
         alone.add(runs, run(site, program, runs, "alone")?);
         program.poison()?;
         let half = task.hold_on()?;
-        beside_half.add(runs, run(site, program, runs, "beside half")?);
+        // For as long, however few runs that is.
+        let mut rerun = Rerun::new(&stream, program.steps(), Preemption::Preemptible);
+        let (runs, took) = rerun.during(period * bench.amount(QUICK_PERIODS, PERIODS) / rounds)?;
+        let reports = std::mem::take(&mut rerun.reports);
+        site.count(program, &reports);
+        site.check(program, "beside half")?;
+        beside_half.add(runs, took);
         task.kill(&half)?;
         for (arm, found) in &mut found {
             let Some((program, _)) = form_of(*arm) else { continue };

@@ -33,7 +33,7 @@ pub enum Decider {
 
 /// The device with a scheduler of all policies, and with the programs.
 pub struct Site {
-    /// The scheduler. Its signals go by the proxy, so that the device knows when one arrived.
+    /// The scheduler. Its signals go by the proxy where that has its place, and the device knows then when one arrived.
     pub scheduler: Scheduler,
     /// Of launches that arrived while [`Decider::Oldest`] decided.
     pub notes: LaunchNotes,
@@ -60,7 +60,7 @@ impl Site {
             Box::new(oldest),
         ];
         let (policy, selector) = SelectedPolicy::new(policies);
-        let scheduler = bench.spinning_scheduler_by(SignalPath::Proxy, policy, SPIN)?;
+        let scheduler = bench.spinning_scheduler_by(SignalPath::Auto, policy, SPIN)?;
         let (tally, seed) = (Tally::default(), bench.seed as u32);
         Ok(Site { scheduler, notes, tally, wrong: 0, selector, seed })
     }
@@ -164,6 +164,21 @@ impl<'p> Rerun<'p> {
     pub fn finish(&mut self) -> Result<()> {
         let runs = self.submitted.div_ceil(self.steps.len());
         self.until(runs).map(drop)
+    }
+
+    /// Goes on for this time, and until the run that has begun is over. Returns the runs, and the time that they took.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the scheduler, or that it takes too long.
+    pub fn during(&mut self, window: Duration) -> Result<(usize, Duration)> {
+        let start = Instant::now();
+        while start.elapsed() < window {
+            self.go_on(usize::MAX)?;
+            std::hint::spin_loop();
+        }
+        self.finish()?;
+        Ok((self.runs(), start.elapsed()))
     }
 
     /// Goes on until this many runs are over, and returns the time that it took.
