@@ -33,14 +33,37 @@ impl Engine {
         for cohort in launch.cohorts.iter().flatten() {
             let queue = cohort.queue;
             let range = intersection(self.queues.range(queue), launch.range, sms);
-            if range != self.queues.range(queue) {
+            let loses = range != self.queues.range(queue);
+            // Blocks that were given more time are told again.
+            if loses || self.queues.is_slower(queue, limit) {
                 let signal = self.queues.signal(queue, range, limit);
                 actions.push(Action::Signal { queue, signal });
-                signalled = true;
             }
+            signalled |= loses;
         }
         if signalled {
             launch.count_yield();
+        }
+    }
+
+    /// Tells blocks of other launches again that have more time than `limit` to leave SMs of this range, which this launch
+    /// is given and they have lost before.
+    pub(super) fn hasten(
+        &mut self,
+        key: OpKey,
+        range: SmRange,
+        limit: StopLimit,
+        actions: &mut Vec<Action>,
+    ) {
+        let sms = self.ledger.sms();
+        for queue in 0..self.queues.count().total() {
+            let granted = self.queues.range(queue);
+            let leaves = intersection(granted, range, sms) != range;
+            let is_other = self.queues.first(queue) != Some(key);
+            if leaves && is_other && self.queues.is_slower(queue, limit) {
+                let signal = self.queues.signal(queue, granted, limit);
+                actions.push(Action::Signal { queue, signal });
+            }
         }
     }
 

@@ -89,8 +89,11 @@ impl Engine {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         for cohort in launch.cohorts.iter().flatten() {
             // What is in the queue obeys its word, so one is enough for a chain of calls.
-            if self.queues.range(cohort.queue) != SmRange::EMPTY {
-                let signal = self.queues.signal(cohort.queue, SmRange::EMPTY, StopLimit::SOONEST);
+            let limit = StopLimit::SOONEST;
+            if self.queues.range(cohort.queue) != SmRange::EMPTY
+                || self.queues.is_slower(cohort.queue, limit)
+            {
+                let signal = self.queues.signal(cohort.queue, SmRange::EMPTY, limit);
                 actions.push(Action::Signal { queue: cohort.queue, signal });
             }
         }

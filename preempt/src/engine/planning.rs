@@ -209,7 +209,7 @@ impl Engine {
             (std::mem::take(&mut self.decider.lost), std::mem::take(&mut self.decider.losers));
         let plan = std::mem::take(&mut self.decider.plan);
         lost.clear();
-        let mut others_gain = false;
+        let (mut others_gain, mut gains) = (false, false);
         let guest = plan.both.map(|pair| self.guest_of(pair));
         for &(id, range) in &plan.grants {
             let shares = plan.both.is_some_and(|pair| pair.contains(&id));
@@ -225,6 +225,7 @@ impl Engine {
                 let tells = !launch.spec.plain || launch.is_out();
                 let kept = count(intersection(launch.range, range, sms), sms);
                 others_gain |= tells && kept < count(range, sms);
+                gains |= kept < count(range, sms);
                 let limit = self.limit(id.0);
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get(id.0) else { continue };
                 let ledger = launch.books(&mut self.ledger, &mut self.guests);
@@ -278,6 +279,10 @@ impl Engine {
             } else if !self.decider.untold.contains(&of) {
                 self.decider.untold.push(of);
             }
+        }
+        for &(id, range) in plan.grants.iter().filter(|_| gains) {
+            let limit = self.limit(id.0);
+            self.hasten(id.0, range, limit, actions);
         }
         if others_gain {
             // The SMs may be theirs.

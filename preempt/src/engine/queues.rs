@@ -15,12 +15,13 @@ pub(super) struct DeviceQueues {
     chains: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DeviceQueue {
     /// Signal words that were ever made for this queue.
     epoch: u64,
-    /// The range in the last word.
+    /// The range and the limit in the last word.
     range: SmRange,
+    limit: StopLimit,
     /// The cohorts on the device, first to run first.
     cohorts: VecDeque<(OpKey, usize)>,
     /// Whether the first of these is behind a gate.
@@ -29,7 +30,13 @@ struct DeviceQueue {
 
 impl DeviceQueues {
     pub fn new(count: QueueCount) -> DeviceQueues {
-        let queue = |_| DeviceQueue::default();
+        let queue = |_| DeviceQueue {
+            epoch: 0,
+            range: SmRange::default(),
+            limit: StopLimit::SOONEST,
+            cohorts: VecDeque::new(),
+            gated: false,
+        };
         DeviceQueues { all: (0..count.total()).map(queue).collect(), count, chains: 0 }
     }
 
@@ -120,8 +127,14 @@ impl DeviceQueues {
     pub fn signal(&mut self, queue: QueueIndex, range: SmRange, limit: StopLimit) -> Signal {
         let queue = &mut self.all[queue as usize];
         queue.epoch += 2;
-        queue.range = range;
+        (queue.range, queue.limit) = (range, limit);
         Signal::within(queue.epoch, range, limit)
+    }
+
+    /// Whether blocks of a queue that leave SMs have more time for it than `limit`.
+    pub fn is_slower(&self, queue: QueueIndex, limit: StopLimit) -> bool {
+        let DeviceQueue { limit: now, ref cohorts, .. } = self.all[queue as usize];
+        !cohorts.is_empty() && now != limit && limit.or_stricter(now) == limit
     }
 
     /// The SMs that the queue's cohorts may use.
@@ -135,6 +148,11 @@ impl DeviceQueues {
             of.cohorts.front().map(|&(op, slot)| (queue, op, slot))
         };
         (0..).zip(&self.all).filter_map(head)
+    }
+
+    /// The launch of the first cohort.
+    pub fn first(&self, queue: QueueIndex) -> Option<OpKey> {
+        self.all[queue as usize].cohorts.front().map(|&(op, _)| op)
     }
 
     /// The launches behind the first one.

@@ -1,6 +1,6 @@
 //! Launches, queues and cohorts: races, case by case.
 
-use preempt_device::abi::StopLimit;
+use preempt_device::abi::{Signal, StopLimit};
 
 use super::world::{QUEUES, World};
 use super::*;
@@ -76,15 +76,57 @@ fn a_signal_has_the_strictest_limit_of_those_that_gain() {
             engine.submit(Duration::ZERO, submission, &mut actions);
         }
         engine.settle(Duration::ZERO, &mut actions);
-        let signals: Vec<_> = actions
-            .iter()
-            .filter_map(|action| match action {
-                Action::Signal { signal, .. } => Some(signal),
-                _ => None,
-            })
-            .collect();
-        let [signal] = signals[..] else { panic!("{signals:?}") };
+        let [signal] = signals(&actions)[..] else { panic!("{actions:?}") };
         assert_eq!(signal.limit(), expected, "{limits:?}");
+    }
+}
+
+/// An engine with a long launch that has lost two of eight SMs with a limit, the keys of both, and the signals that follow
+/// an event.
+fn with_a_limit(limit: Duration) -> (Engine, [OpKey; 2], Vec<Action>) {
+    let policy = Box::new(StaticPriority::new());
+    let (mut engine, mut actions) = (Engine::new(8, QUEUES, Costs::h200(), policy), Vec::new());
+    let batch = engine.submit(Duration::ZERO, submission(0, 0, spec(1000)), &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    let mut urgent = submission(1, 5, spec(8));
+    urgent.urgency.latency_limit = Some(limit);
+    let urgent = engine.submit(Duration::ZERO, urgent, &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    let limits = signals(&actions);
+    assert_eq!(limits.len(), 1);
+    assert!(limits[0].range().is_empty() && limits[0].limit() != StopLimit::SOONEST);
+    actions.clear();
+    (engine, [batch, urgent], actions)
+}
+
+fn signals(actions: &[Action]) -> Vec<Signal> {
+    let signal = |action: &Action| match action {
+        Action::Signal { signal, .. } => Some(*signal),
+        _ => None,
+    };
+    actions.iter().filter_map(signal).collect()
+}
+
+#[test]
+fn a_cancelled_launch_has_no_time_left() {
+    let (mut engine, [batch, _], mut actions) = with_a_limit(Duration::MAX);
+    engine.handle(Duration::ZERO, Event::Cancel { op: batch }, &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    let [signal] = signals(&actions)[..] else { panic!("{actions:?}") };
+    assert_eq!((signal.range(), signal.limit()), (SmRange::EMPTY, StopLimit::SOONEST));
+}
+
+#[test]
+fn a_launch_in_more_of_a_hurry_hastens_blocks_that_leave() {
+    let us = Duration::from_micros;
+    for (limit, told) in [(Some(us(20)), true), (None, true), (Some(us(500)), false)] {
+        let (mut engine, _, mut actions) = with_a_limit(us(100));
+        let mut next = submission(2, 9, spec(8));
+        next.urgency.latency_limit = limit;
+        engine.submit(Duration::ZERO, next, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        // The second launch loses its SMs, too.
+        assert_eq!(signals(&actions).len(), 1 + usize::from(told), "{limit:?}: {actions:?}");
     }
 }
 
