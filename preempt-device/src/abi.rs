@@ -119,7 +119,7 @@ impl StopLimit {
     /// What no block keeps to: it leaves when its block-task ends.
     pub const ZERO: StopLimit = StopLimit(0);
 
-    /// The nearest limit that is no longer than this time; [`NEVER`](StopLimit::NEVER) from 30 s on.
+    /// The nearest limit that is no longer than this time; [`NEVER`](StopLimit::NEVER) from 26 s on.
     pub const fn within(nanos: u64) -> StopLimit {
         if nanos < 8 {
             return StopLimit::ZERO;
@@ -133,8 +133,16 @@ impl StopLimit {
 
     /// This limit, or the other one if that leaves less time.
     pub const fn or_stricter(self, other: StopLimit) -> StopLimit {
-        // The strictest one goes round to 0.
-        if self.0.wrapping_add(1) <= other.0.wrapping_add(1) { self } else { other }
+        if self.strictness() <= other.strictness() { self } else { other }
+    }
+
+    /// Less for less time. What nothing keeps to gives blocks all the time that they need.
+    const fn strictness(self) -> u8 {
+        match self {
+            StopLimit::SOONEST => 0,
+            StopLimit::ZERO => u8::MAX,
+            StopLimit(code) => code,
+        }
     }
 
     /// Nanoseconds; `u64::MAX` for [`NEVER`](StopLimit::NEVER), and 0 for [`SOONEST`](StopLimit::SOONEST).
@@ -250,8 +258,6 @@ pub struct DeviceQueue {
 }
 
 impl DeviceQueue {
-    /// Whether a block on `sm`, of a cohort that was launched with `granted`, may go on.
-    ///
     /// How long ago a word came, in nanoseconds, if that is known; `now` is the device's time.
     #[inline(always)]
     pub fn since(&self, signal: Signal, now: u64) -> Option<u32> {
@@ -265,6 +271,8 @@ impl DeviceQueue {
         Halves { high: signal.epoch() as u32, low: now as u32 }.pack()
     }
 
+    /// Whether a block on `sm`, of a cohort that was launched with `granted`, may go on.
+    ///
     /// Relaxed: a signal is advice to stop, and no other memory access depends on it.
     #[inline(always)]
     pub fn grants(&self, granted: Signal, sm: u32) -> bool {
@@ -332,7 +340,7 @@ pub struct Stops {
     pub longest: u32,
     /// Nanoseconds from the arrival of a signal with a limit until the last block left for it; 0 if that is not known.
     pub latest: u32,
-    /// Blocks that ended a chunk on an SM that was taken with a limit.
+    /// Blocks that ended a chunk on an SM that was taken.
     pub drained: u32,
     /// Blocks that requeued a block-task at a yield point.
     pub requeued: u32,
@@ -722,7 +730,7 @@ mod tests {
         assert_eq!([60_000_000_000, u64::MAX].map(StopLimit::within), [StopLimit::NEVER; 2]);
         assert_eq!(Signal::new(5, SmRange::ALL).limit(), StopLimit::SOONEST);
         let by_strictness =
-            [StopLimit::SOONEST, StopLimit::ZERO, StopLimit::within(9000), StopLimit::NEVER];
+            [StopLimit::SOONEST, StopLimit::within(9000), StopLimit::NEVER, StopLimit::ZERO];
         for (index, &limit) in by_strictness.iter().enumerate() {
             for other in &by_strictness[index..] {
                 assert_eq!([limit.or_stricter(*other), other.or_stricter(limit)], [limit; 2]);

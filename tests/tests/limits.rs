@@ -125,22 +125,6 @@ fn a_block_task_that_is_not_known_to_fit_leaves() {
 }
 
 #[test]
-fn a_waiting_launch_has_the_limit_that_its_stream_gets_later() {
-    let scheduler = scheduler();
-    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
-    let x = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
-    let [mut y, mut out] = [ELEMENTS, 1].map(|n| scheduler.zeroed::<u32>(n).expect("memory"));
-    let first = batch.launch(mixes(&x, &mut y).grid(TASKS)).expect("accepted");
-    let event = scheduler.stream(0).record_event().expect("recorded");
-    urgent.wait_event(&event).expect("accepted");
-    let last = urgent.launch(nothing(&mut out).grid(2)).expect("accepted");
-    urgent.set_latency_limit(Some(Duration::MAX));
-    last.wait().expect("done");
-    first.wait().expect("done");
-    assert_eq!(scheduler.stats().stops.requeued, 0);
-}
-
-#[test]
 fn every_technique_leaves_each_effect_once() {
     let scheduler = scheduler();
     let mut random = Random(23);

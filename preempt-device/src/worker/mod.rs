@@ -238,7 +238,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     block.release_next();
     // SAFETY: the caller promises that the words are alive until the post is written.
     block.elect_last(|block| unsafe {
-        leave::<T>(block.notes(), cohort);
+        leave::<B, T>(block, cohort, is_alone);
         block.await_asked();
     });
 }
@@ -566,10 +566,16 @@ fn chunk_size(remaining: u32, share_bits: u32, least: u32, most: u32) -> u32 {
 ///
 /// As [`run`].
 #[inline(always)]
-unsafe fn leave<T: Body>(notes: &BlockNotes, cohort: &Cohort) {
+unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     // SAFETY: the caller's promise.
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
+    let notes = block.notes();
     let done = notes.done.get();
+    // A block for each task looks at no signal when it has ended its own.
+    if T::YIELDS && is_alone && done > 0 {
+        // SAFETY: as above.
+        unsafe { note_drain(block, cohort) };
+    }
     // The remainder shows the compiler that the index is in bounds.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
     let [one, other] = &control.claims;
@@ -587,7 +593,12 @@ unsafe fn leave<T: Body>(notes: &BlockNotes, cohort: &Cohort) {
         // following one starts after this one.
         let unused = if is_one { other } else { one };
         unused.next.store(0, Relaxed);
-        if T::YIELDS && (tells || before.low + done != cohort.tasks) {
+        // Blocks may have told something in a cohort that was signalled, and in one of unknown times. Otherwise reading it
+        // would only delay the post.
+        let was_signalled = cohort.signal.or_newer(notes.seen.get()) != cohort.signal;
+        if T::YIELDS
+            && (tells || was_signalled || cohort.longest == 0 || before.low + done != cohort.tasks)
+        {
             stops.post(post);
         }
         // Acquire: the last block takes over the writes of all other blocks of the cohort. Release, to the
@@ -631,7 +642,23 @@ unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: Technique) 
     notes.technique.set(technique as u32 + 1);
 }
 
-/// Adds how a block leaves to the launch's words, if the host does not expect it; whether it does.
+/// Notes that a block leaves an SM that was taken, after it has ended its task.
+///
+/// # Safety
+///
+/// As [`run`].
+#[inline(always)]
+unsafe fn note_drain<B: Block>(block: &B, cohort: &Cohort) {
+    // SAFETY: the caller's promise.
+    let signal = unsafe { &*cohort.queue }.signal.load(Relaxed);
+    if block.notes().technique.get() == 0 && !cohort.signal.grants_with(signal, block.sm()) {
+        // SAFETY: the caller's promise.
+        unsafe { note_stop(block, cohort, Technique::Drain) };
+    }
+}
+
+/// Adds how a block leaves to the launch's words, and how long its chunks took, if it stops or none is known; whether it has.
+/// The last block posts both in these cases, so no other launch on the control block finds them.
 ///
 /// Not under loom: they are statistics, and nothing depends on them.
 #[inline(always)]
@@ -639,14 +666,13 @@ fn tell_stop(notes: &BlockNotes, cohort: &Cohort, stops: &StopWords) -> bool {
     if cfg!(all(test, loom)) {
         return false;
     }
-    let longest = notes.longest.get();
-    let is_longer = longest > cohort.longest.saturating_add(cohort.longest / 8);
     let technique = notes.technique.get();
-    if is_longer || technique > 0 {
-        stops.add_chunk(longest);
+    let is_told = technique > 0 || cohort.longest == 0;
+    if is_told {
+        stops.add_chunk(notes.longest.get());
     }
     let technique = match technique {
-        0 => return is_longer,
+        0 => return is_told,
         1 => Technique::Drain,
         2 => Technique::Requeue,
         _ => Technique::Switch,

@@ -124,6 +124,41 @@ fn a_post_says_how_blocks_left_and_for_how_long_a_chunk_may_run() {
 }
 
 #[test]
+fn what_a_block_tells_is_posted_by_the_block_that_ends_the_launch() {
+    let launch = Launch::default();
+    let signal = Signal::within(2, SmRange::new(1, 2), StopLimit::within(9000));
+    let cohort = Cohort { longest: 1 << 30, amortize: 1, ..launch.cohort(20, 1, 1, 1, 2) };
+    let mut on_lost = yielding(|_, requeueable: bool| {
+        launch.queue.arrived.store(DeviceQueue::arrival(signal, 1), Ordering::Relaxed);
+        launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
+        requeueable
+    });
+    // SAFETY: the launch outlives the calls; each block runs once.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut on_lost) };
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(1, 10), &cohort, &mut yielding(|_, _| false)) };
+    assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(20));
+    let Stops { requeued, latest, lost, .. } = launch.post.take_stops();
+    assert!(requeued == 1 && latest > 0 && lost > 0);
+}
+
+#[test]
+fn a_block_with_one_task_notes_that_it_has_drained() {
+    let launch = Launch::default();
+    let signal = Signal::within(2, SmRange::EMPTY, StopLimit::NEVER);
+    let cohort = Cohort { longest: 1 << 30, ..launch.cohort(1, 1, 1, 1, 1) };
+    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
+    let mut task = yielding(|_, _| {
+        launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
+        false
+    });
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut task) };
+    assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(1));
+    assert_eq!(launch.post.take_stops().drained, 1);
+}
+
+#[test]
 fn nothing_is_told_of_a_launch_that_is_as_expected() {
     let launch = Launch::default();
     let cohort = Cohort { longest: 1000, ..launch.cohort(100, 1, 1, 1, 1) };

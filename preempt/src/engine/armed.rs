@@ -198,6 +198,7 @@ impl Engine {
             if granted(&plan, first, sms).is_none_or(SmRange::is_empty) {
                 continue;
             }
+            let limit = self.limit(first);
             for (queue, op, _) in self.queues.heads() {
                 let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
                 let is_told = |launch: &&Launch| launch.arrival.is_some() && !launch.spec.plain;
@@ -206,7 +207,11 @@ impl Engine {
                 let keeps = intersection(launch.range, keeps, sms);
                 let range = intersection(self.queues.range(queue), keeps, sms);
                 if range != self.queues.range(queue) {
-                    hints.push(Hint { gate, queue, signal: self.queues.next_word(queue, range) });
+                    hints.push(Hint {
+                        gate,
+                        queue,
+                        signal: self.queues.next_word(queue, range, limit),
+                    });
                 }
             }
         }

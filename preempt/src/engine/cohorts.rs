@@ -46,22 +46,13 @@ impl Engine {
         }
     }
 
-    /// Tells blocks of other launches again that have more time than `limit` to leave SMs of this range, which this launch
-    /// is given and they have lost before.
-    pub(super) fn hasten(
-        &mut self,
-        key: OpKey,
-        range: SmRange,
-        limit: StopLimit,
-        actions: &mut Vec<Action>,
-    ) {
-        let sms = self.ledger.sms();
+    /// Tells blocks again that have more time than `limit` to leave an SM, which a launch is given now and their launch has lost
+    /// before.
+    pub(super) fn hasten(&mut self, sm: u32, limit: StopLimit, actions: &mut Vec<Action>) {
         for queue in 0..self.queues.count().total() {
-            let granted = self.queues.range(queue);
-            let leaves = intersection(granted, range, sms) != range;
-            let is_other = self.queues.first(queue) != Some(key);
-            if leaves && is_other && self.queues.is_slower(queue, limit) {
-                let signal = self.queues.signal(queue, granted, limit);
+            if self.queues.is_slower(queue, limit) && self.queues.has_lost(queue, sm) {
+                let range = self.queues.range(queue);
+                let signal = self.queues.signal(queue, range, limit);
                 actions.push(Action::Signal { queue, signal });
             }
         }

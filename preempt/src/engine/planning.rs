@@ -38,6 +38,8 @@ struct Loss {
     told: bool,
     /// The time that its blocks have to leave.
     limit: StopLimit,
+    /// Whether another launch is given the SMs.
+    gained: bool,
 }
 
 impl Decider {
@@ -209,7 +211,7 @@ impl Engine {
             (std::mem::take(&mut self.decider.lost), std::mem::take(&mut self.decider.losers));
         let plan = std::mem::take(&mut self.decider.plan);
         lost.clear();
-        let (mut others_gain, mut gains) = (false, false);
+        let mut others_gain = false;
         let guest = plan.both.map(|pair| self.guest_of(pair));
         for &(id, range) in &plan.grants {
             let shares = plan.both.is_some_and(|pair| pair.contains(&id));
@@ -225,18 +227,20 @@ impl Engine {
                 let tells = !launch.spec.plain || launch.is_out();
                 let kept = count(intersection(launch.range, range, sms), sms);
                 others_gain |= tells && kept < count(range, sms);
-                gains |= kept < count(range, sms);
                 let limit = self.limit(id.0);
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get(id.0) else { continue };
                 let ledger = launch.books(&mut self.ledger, &mut self.guests);
-                let mut lose =
-                    |sm, of: LaunchId| lost.push((sm, Loss { of: of.0, told: tells, limit }));
+                let mut lose = |sm, of: LaunchId| {
+                    lost.push((sm, Loss { of: of.0, told: tells, limit, gained: true }))
+                };
                 ledger.commit(id, range, &mut lose);
             }
         }
         let limit = StopLimit::SOONEST;
         for ledger in [&mut self.ledger, &mut self.guests] {
-            ledger.commit_rest(|sm, of| lost.push((sm, Loss { of: of.0, told: true, limit })));
+            ledger.commit_rest(|sm, of| {
+                lost.push((sm, Loss { of: of.0, told: true, limit, gained: false }))
+            });
         }
         // In the order of SMs.
         lost.sort_unstable_by_key(|&(sm, Loss { of, told, .. })| (sm, of, told));
@@ -272,7 +276,7 @@ impl Engine {
             }
         }
         // Ownership passes at the signal, so it comes before the launch on the gained SMs.
-        for &Loss { of, told, limit } in &losers {
+        for &Loss { of, told, limit, .. } in &losers {
             let launch = self.ops.get(of).and_then(|op| op.launch.as_ref());
             if told || launch.is_some_and(|launch| launch.is_deprived(sms)) {
                 self.shrink(of, limit, actions);
@@ -280,9 +284,9 @@ impl Engine {
                 self.decider.untold.push(of);
             }
         }
-        for &(id, range) in plan.grants.iter().filter(|_| gains) {
-            let limit = self.limit(id.0);
-            self.hasten(id.0, range, limit, actions);
+        // Blocks of those that lost these SMs earlier may still be there.
+        for &(sm, Loss { limit, .. }) in lost.iter().filter(|(_, loss)| loss.gained) {
+            self.hasten(sm, limit, actions);
         }
         if others_gain {
             // The SMs may be theirs.
@@ -318,7 +322,7 @@ impl Engine {
     }
 
     /// The time in which blocks of others leave the SMs that a launch is given: what its stream asks for, or else the policy.
-    fn limit(&mut self, key: OpKey) -> StopLimit {
+    pub(super) fn limit(&self, key: OpKey) -> StopLimit {
         let asked = self.ops.get(key).and_then(|op| op.effective.latency_limit);
         let policy = &self.decider.policy;
         // A policy that panics here is replaced when it does so elsewhere.

@@ -19,9 +19,10 @@ pub(super) struct DeviceQueues {
 struct DeviceQueue {
     /// Signal words that were ever made for this queue.
     epoch: u64,
-    /// The range and the limit in the last word.
+    /// The range and the limit in the last word, and the range in the one that it took SMs from.
     range: SmRange,
     limit: StopLimit,
+    before: SmRange,
     /// The cohorts on the device, first to run first.
     cohorts: VecDeque<(OpKey, usize)>,
     /// Whether the first of these is behind a gate.
@@ -34,6 +35,7 @@ impl DeviceQueues {
             epoch: 0,
             range: SmRange::default(),
             limit: StopLimit::SOONEST,
+            before: SmRange::default(),
             cohorts: VecDeque::new(),
             gated: false,
         };
@@ -92,8 +94,8 @@ impl DeviceQueues {
 
     /// A word for a gate to tell: newer than all words that were [signalled](DeviceQueues::signal), and older than those
     /// that will be, so that it never hides one.
-    pub fn next_word(&self, queue: QueueIndex, range: SmRange) -> Signal {
-        Signal::new(self.all[queue as usize].epoch + 1, range)
+    pub fn next_word(&self, queue: QueueIndex, range: SmRange, limit: StopLimit) -> Signal {
+        Signal::within(self.all[queue as usize].epoch + 1, range, limit)
     }
 
     /// Takes a cohort out that has left.
@@ -127,6 +129,9 @@ impl DeviceQueues {
     pub fn signal(&mut self, queue: QueueIndex, range: SmRange, limit: StopLimit) -> Signal {
         let queue = &mut self.all[queue as usize];
         queue.epoch += 2;
+        if queue.range != range {
+            queue.before = queue.range;
+        }
         (queue.range, queue.limit) = (range, limit);
         Signal::within(queue.epoch, range, limit)
     }
@@ -135,6 +140,12 @@ impl DeviceQueues {
     pub fn is_slower(&self, queue: QueueIndex, limit: StopLimit) -> bool {
         let DeviceQueue { limit: now, ref cohorts, .. } = self.all[queue as usize];
         !cohorts.is_empty() && now != limit && limit.or_stricter(now) == limit
+    }
+
+    /// Whether the last word of a queue took this SM.
+    pub fn has_lost(&self, queue: QueueIndex, sm: u32) -> bool {
+        let DeviceQueue { range, before, .. } = self.all[queue as usize];
+        before.contains(sm) && !range.contains(sm)
     }
 
     /// The SMs that the queue's cohorts may use.
@@ -148,11 +159,6 @@ impl DeviceQueues {
             of.cohorts.front().map(|&(op, slot)| (queue, op, slot))
         };
         (0..).zip(&self.all).filter_map(head)
-    }
-
-    /// The launch of the first cohort.
-    pub fn first(&self, queue: QueueIndex) -> Option<OpKey> {
-        self.all[queue as usize].cohorts.front().map(|&(op, _)| op)
     }
 
     /// The launches behind the first one.

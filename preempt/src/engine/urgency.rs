@@ -33,6 +33,14 @@ impl Op {
     }
 }
 
+/// How long blocks of others may stay: not at all without a limit, and as long as they need if nothing keeps to it.
+pub(super) fn patience(of: Urgency) -> Duration {
+    match of.latency_limit {
+        Some(Duration::ZERO) => Duration::MAX,
+        limit => limit.unwrap_or_default(),
+    }
+}
+
 /// `own`, raised to the urgency of `other`. Weights are not inherited.
 fn inherit(own: Urgency, other: Urgency) -> Urgency {
     let deadline = match (own.deadline, other.deadline) {
@@ -40,9 +48,8 @@ fn inherit(own: Urgency, other: Urgency) -> Urgency {
         (own, other) => own.or(other),
     };
     // The limit is that of the more urgent one, whose launch takes the SMs; of two that are equally urgent, the stricter one.
-    // None is the strictest.
-    let terms = |of: Urgency| (of.priority, Reverse(of.latency_limit));
-    let (priority, Reverse(latency_limit)) = terms(own).max(terms(other));
+    let terms = |of: Urgency| (of.priority, Reverse((patience(of), of.latency_limit)));
+    let (priority, Reverse((_, latency_limit))) = terms(own).max(terms(other));
     Urgency { priority, weight: own.weight, deadline, latency_limit }
 }
 

@@ -184,7 +184,7 @@ fn a_device_has_sms_and_blocks() {
     for (sms, blocks) in [(0, 1), (1, 0), (1 << 14, 1), (1, 33)] {
         let error = Device::cpu_with(CpuLayout::sms(sms).blocks_per_sm(blocks))
             .expect_err("no such device");
-        assert_error!(error, Error::Device(DeviceError::BadDevice { .. }), "1 to 16383 SMs");
+        assert_error!(error, Error::Device(DeviceError::BadDevice { .. }), "1 to 1023 SMs");
     }
 }
 

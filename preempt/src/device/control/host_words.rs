@@ -16,13 +16,13 @@ use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::vocabulary::QueueCount;
 
-/// A control block and its posts.
 /// The time of a device that the host emulates, in nanoseconds.
 pub(crate) fn nanos() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed().as_nanos() as u64
 }
 
+/// A control block and its posts.
 type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
 
 /// The words that cohorts point to. Threads that run blocks hold them, so they outlive every block that uses them, even

@@ -123,8 +123,9 @@ pub(crate) struct CohortEnd {
     pub launched: Duration,
     /// The time of the signal that took all its SMs, if there was one.
     pub stopped: Option<Duration>,
-    /// The limit of the last signal that took SMs of it, if one had any.
+    /// The loosest limit of the signals that took SMs of it, if one had any, and the limit of that which took all.
     pub limit: Option<StopLimit>,
+    pub stopped_within: Option<StopLimit>,
     /// How its blocks left, with times in ticks of the device's clock.
     pub stops: Stops,
 }
@@ -171,12 +172,22 @@ struct OutCohort {
     launched: Duration,
     stopped: Option<Duration>,
     limit: Option<StopLimit>,
+    stopped_within: Option<StopLimit>,
 }
 
 impl OutCohort {
     fn new(order: &CohortOrder, runs: Runs, post: *const Post, launched: Duration) -> OutCohort {
         let shown_by = (post, order.ticket);
-        OutCohort { order: *order, runs, post, shown_by, launched, stopped: None, limit: None }
+        OutCohort {
+            order: *order,
+            runs,
+            post,
+            shown_by,
+            launched,
+            stopped: None,
+            limit: None,
+            stopped_within: None,
+        }
     }
 
     /// What it did, once it is out.
@@ -193,9 +204,9 @@ impl OutCohort {
             return None;
         }
         let posted = post.read(self.order.ticket)?;
-        let &OutCohort { order, launched, stopped, limit, .. } = self;
+        let &OutCohort { order, launched, stopped, limit, stopped_within, .. } = self;
         let stops = if order.plain { Stops::default() } else { post.take_stops() };
-        Some(CohortEnd { order, posted, launched, stopped, limit, stops })
+        Some(CohortEnd { order, posted, launched, stopped, limit, stopped_within, stops })
     }
 }
 
@@ -481,12 +492,16 @@ impl Session {
         if let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
             && !out.order.plain
         {
-            if signal.range().is_empty() {
-                out.stopped.get_or_insert(now);
+            let limit = Some(signal.limit()).filter(|&limit| limit != StopLimit::SOONEST);
+            if signal.range().is_empty() && out.stopped.is_none() {
+                out.stopped = Some(now);
+                out.stopped_within = limit;
             }
-            if signal.limit() != StopLimit::SOONEST {
-                out.limit = Some(signal.limit());
-            }
+            // The blocks' own times are of all words, so the loosest limit counts for them.
+            out.limit = match (out.limit, limit) {
+                (Some(known), Some(limit)) if known.or_stricter(limit) == known => Some(limit),
+                (known, limit) => known.or(limit),
+            };
         }
         self.device.backend.signal(queue, signal);
     }

@@ -13,7 +13,7 @@ use crate::device::control::ControlMemory;
 use crate::error::Error;
 
 /// Control blocks allocated at the start: one for each launch that has begun and is not over. A stream has 64 launches
-/// in flight, so they suffice for a thousand streams that were all interrupted. They take 4 MiB of the host's memory
+/// in flight, so they suffice for a thousand streams that were all interrupted. They take 16 MiB of the host's memory
 /// and 16 MiB of the device's.
 const FIRST: usize = 65_536;
 /// Control blocks added when none are left.

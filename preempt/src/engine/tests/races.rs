@@ -63,6 +63,7 @@ fn a_signal_has_the_strictest_limit_of_those_that_gain() {
         ([Some(us(50)), Some(us(20))], StopLimit::within(20_000)),
         ([Some(us(50)), None], StopLimit::SOONEST),
         ([Some(Duration::MAX), Some(us(9))], StopLimit::within(9000)),
+        ([Some(Duration::ZERO), Some(us(9))], StopLimit::within(9000)),
     ];
     for (limits, expected) in cases {
         let policy = Box::new(StaticPriority::new());
@@ -128,6 +129,23 @@ fn a_launch_in_more_of_a_hurry_hastens_blocks_that_leave() {
         // The second launch loses its SMs, too.
         assert_eq!(signals(&actions).len(), 1 + usize::from(told), "{limit:?}: {actions:?}");
     }
+}
+
+#[test]
+fn a_bystander_in_a_hurry_hastens_none() {
+    let policy = Box::new(StaticPriority::new());
+    let (mut engine, mut actions) = (Engine::new(8, QUEUES, Costs::h200(), policy), Vec::new());
+    for (stream, priority, tasks) in [(0, 9, 4), (1, 0, 1000)] {
+        engine.submit(Duration::ZERO, submission(stream, priority, spec(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+    }
+    actions.clear();
+    let mut urgent = submission(2, 5, spec(4));
+    urgent.urgency.latency_limit = Some(Duration::from_micros(500));
+    engine.submit(Duration::ZERO, urgent, &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    let [signal] = signals(&actions)[..] else { panic!("{actions:?}") };
+    assert_eq!(signal.limit(), StopLimit::within(500_000));
 }
 
 #[test]

@@ -30,8 +30,7 @@ pub struct Stats {
     pub decisions: Decisions,
 }
 
-/// How blocks have left SMs that were taken from launches of kernels with yield points or checkpoints, and how long that took
-/// where the stream or the policy has a [limit](crate::Stream::set_latency_limit).
+/// How blocks have left SMs that were taken from their launches, and how long that took where the stream or the policy has a [limit](crate::Stream::set_latency_limit).
 ///
 /// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
@@ -45,7 +44,7 @@ pub struct Stops {
     pub violations: u64,
     /// The longest of them.
     pub longest: Duration,
-    /// Blocks that ended their block-tasks.
+    /// Blocks that ended their block-tasks, of kernels with yield points or a checkpoint.
     pub drained: u64,
     /// Blocks that requeued a block-task at a yield point.
     pub requeued: u64,

@@ -476,15 +476,17 @@ impl Core {
     }
 
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
-        let CohortEnd { order, posted, launched, stopped, limit, stops } = end;
+        let CohortEnd { order, posted, launched, stopped, limit, stopped_within, stops } = end;
         if limit.is_some() || stops != Stops::default() {
-            let limit = limit.map(|limit| Duration::from_nanos(limit.nanos()));
             // The blocks' own time, or else what the host saw of a cohort that lost all SMs.
-            let seen = stopped.map(|stopped| now.saturating_sub(stopped));
-            let of_blocks = Some(stops.latest).filter(|&nanos| nanos > 0);
-            let took = of_blocks.map(|nanos| Duration::from_nanos(nanos.into())).or(seen);
+            let seen = stopped_within.zip(stopped.map(|stopped| now.saturating_sub(stopped)));
+            let of_blocks = limit.filter(|_| stops.latest > 0);
+            let of_blocks =
+                of_blocks.map(|limit| (limit, Duration::from_nanos(stops.latest.into())));
+            let stop = of_blocks.or(seen);
+            let stop = stop.map(|(limit, took)| (Duration::from_nanos(limit.nanos()), took));
             let lost = self.device.inner.capabilities.time(stops.lost);
-            self.accounts.stopped(&stops, lost, limit.zip(took));
+            self.accounts.stopped(&stops, lost, stop);
         }
         let CohortOrder { op, slot, plain, after, gated, over, signal, workers, .. } = order;
         if let Some((launch, preemption)) = self.kernel(op) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::*;
+use crate::engine::urgency::patience;
 use crate::policy::{Arrival, DeviceView, Plan, Priority};
 
 impl World {
@@ -40,9 +41,8 @@ impl World {
                 let shares = op.uses.iter().any(|a| model.uses.iter().any(|b| conflict(a, b)));
                 if shares || model.stream == op.stream || model.after == Some(*key) {
                     if expected.priority == urgency.priority {
-                        // None is the strictest.
-                        let limits = [expected.latency_limit, urgency.latency_limit];
-                        expected.latency_limit = limits.into_iter().min().flatten();
+                        let terms = |of: &Urgency| (patience(*of), of.latency_limit);
+                        expected.latency_limit = terms(&expected).min(terms(urgency)).1;
                     } else if expected.priority < urgency.priority {
                         expected.priority = urgency.priority;
                         expected.latency_limit = urgency.latency_limit;
