@@ -5,12 +5,13 @@
 
 use crate::abi::{
     COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
-    StopLimit, StopWords, Technique, departures,
+    Technique, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 pub use block_notes::{BlockNotes, Note, SignalCopy};
 use block_notes::{claimed, tasks_from};
 pub use chunk::Chunk;
+use stops::{note_chunk, note_drain, note_stop, tell_stop};
 
 mod block_notes;
 mod chunk;
@@ -20,6 +21,7 @@ mod model;
 mod one_thread;
 mod requeue;
 pub(crate) mod save;
+mod stops;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -608,75 +610,4 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
         let all = Posted { done: before.low + done, amortize };
         post.word.store(Post::word(cohort.ticket, all), Relaxed);
     }
-}
-
-/// Notes how long the chunk took that ends now. A requeued one took less than that, which changes no maximum.
-#[inline(always)]
-fn note_chunk<B: Block>(block: &B) {
-    let notes = block.notes();
-    let took = notes.elapsed(block.clock() as u32);
-    if took > notes.longest.get() {
-        notes.longest.set(took);
-    }
-}
-
-/// Notes that the block leaves because its SM was taken.
-///
-/// # Safety
-///
-/// As [`run`].
-#[inline(always)]
-unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: Technique) {
-    // SAFETY: the caller's promise.
-    let queue = unsafe { &*cohort.queue };
-    let notes = block.notes();
-    let signal = cohort.signal.or_newer(queue.signal.load(Relaxed));
-    let latest = match signal.limit() {
-        // Nothing is to be kept, and the time would delay the block.
-        StopLimit::SOONEST => None,
-        _ => queue.since(signal, block.nanos()),
-    };
-    let is_lost = technique == Technique::Requeue;
-    notes.lost.set(if is_lost { notes.elapsed(block.clock() as u32) } else { 0 });
-    notes.latest.set(latest.unwrap_or(0));
-    notes.technique.set(technique as u32 + 1);
-}
-
-/// Notes that a block leaves an SM that was taken, after it has ended its task.
-///
-/// # Safety
-///
-/// As [`run`].
-#[inline(always)]
-unsafe fn note_drain<B: Block>(block: &B, cohort: &Cohort) {
-    // SAFETY: the caller's promise.
-    let signal = unsafe { &*cohort.queue }.signal.load(Relaxed);
-    if block.notes().technique.get() == 0 && !cohort.signal.grants_with(signal, block.sm()) {
-        // SAFETY: the caller's promise.
-        unsafe { note_stop(block, cohort, Technique::Drain) };
-    }
-}
-
-/// Adds how a block leaves to the launch's words, and how long its chunks took, if it stops or none is known; whether it has.
-/// The last block posts both in these cases, so no other launch on the control block finds them.
-///
-/// Not under loom: they are statistics, and nothing depends on them.
-#[inline(always)]
-fn tell_stop(notes: &BlockNotes, cohort: &Cohort, stops: &StopWords) -> bool {
-    if cfg!(all(test, loom)) {
-        return false;
-    }
-    let technique = notes.technique.get();
-    let is_told = technique > 0 || cohort.longest == 0;
-    if is_told {
-        stops.add_chunk(notes.longest.get());
-    }
-    let technique = match technique {
-        0 => return is_told,
-        1 => Technique::Drain,
-        2 => Technique::Requeue,
-        _ => Technique::Switch,
-    };
-    stops.add(technique, notes.latest.get(), notes.lost.get());
-    true
 }
