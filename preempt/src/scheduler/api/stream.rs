@@ -150,7 +150,7 @@ impl Stream {
     /// launches, and at once for those that wait.
     ///
     /// Without a limit, that of the policy counts ([`latency_limit`](crate::policy::Policy::latency_limit)), and without one
-    /// there, blocks leave at their next [yield point or checkpoint](crate::preemptible#yield-points), and work that
+    /// there, blocks leave at their next [yield point or checkpoint](preempt_device::preemptible#yield-points), and work that
     /// they have to do again is lost. With one, each block chooses by itself, as in Chimera (Park et al., ASPLOS 2015): if the
     /// rest of its block-task is expected to fit the limit it ends the block-task, which costs nothing; otherwise it leaves at
     /// the next yield point or checkpoint. The rest is estimated by the kernel's longest block-task so far, and while none is
