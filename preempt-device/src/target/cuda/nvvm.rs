@@ -305,6 +305,7 @@ protocol_operations! {
         fetch_add "atom.relaxed.gpu.add.u32",
         fetch_or "atom.relaxed.gpu.or.b32",
         fetch_and "atom.relaxed.gpu.and.b32",
+        fetch_max "atom.relaxed.gpu.max.u32",
         swap "atom.relaxed.gpu.exch.b32";
         "atom.relaxed.gpu.cas.b32";
 }
