@@ -583,7 +583,7 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     let [one, other] = &control.claims;
     let is_one = core::ptr::eq(one, cohort.claims);
     let stops = &control.stops[usize::from(!is_one)];
-    // What only a kernel that may stop within its tasks pays for, when it stops or takes longer than was expected.
+    // Only kernels that may stop within their tasks pay for it, when they stop, and while no chunk of them is known.
     let tells = T::YIELDS && tell_stop(notes, cohort, stops);
     // Read-modify-writes carry no ordering in PTX, so the orderings are fences. Release: the writes of this
     // block come before its count below, which the next launch of the stream may look at.

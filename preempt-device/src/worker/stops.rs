@@ -52,7 +52,7 @@ pub(super) unsafe fn note_drain<B: Block>(block: &B, cohort: &Cohort) {
 }
 
 /// Adds how a block leaves to the launch's words, and how long its chunks took, if it stops or none is known; whether it has.
-/// The last block posts both in these cases, so no other launch on the control block finds them.
+/// The last block posts both in these cases, as far as it has seen that the cohort was signalled.
 ///
 /// Not under loom: they are statistics, and nothing depends on them.
 #[inline(always)]

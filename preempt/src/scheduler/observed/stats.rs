@@ -30,7 +30,8 @@ pub struct Stats {
     pub decisions: Decisions,
 }
 
-/// How blocks have left SMs that were taken from their launches, and how long that took where the stream or the policy has a [limit](crate::Stream::set_latency_limit).
+/// How blocks have left SMs that were taken from their launches, and how long that took where the stream or the policy
+/// has a [limit](crate::Stream::set_latency_limit).
 ///
 /// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
