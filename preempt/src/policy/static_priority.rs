@@ -32,6 +32,10 @@ impl StaticPriority {
 
     /// With just as many SMs for each launch as its block-tasks fill, and more for the others. Launches of few
     /// block-tasks are slower than alone.
+    ///
+    /// On an idle device the hardware spreads the blocks of such a launch over all SMs, whatever it is granted. An SM divides
+    /// its memory into cache and shared memory for the kernel that comes first, and blocks that need another division
+    /// wait until those are gone. So a less urgent launch can wait for all of a launch that needs only a part of the SMs.
     pub fn packed() -> StaticPriority {
         StaticPriority { packing: Packing::Packed, ..StaticPriority::default() }
     }

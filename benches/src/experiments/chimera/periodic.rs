@@ -12,7 +12,7 @@ use preempt_microkernels::{Held, hold};
 use preempt_report::percentile;
 use preempt_workloads::with_checkpoints;
 
-use super::site::{Decider, HUNG, Rerun, Site};
+use super::site::{Decider, Rerun, Site};
 use crate::experiments::Bench;
 use crate::experiments::corun::PreparedProgram;
 use crate::progress::Progress;
@@ -34,6 +34,9 @@ const LIMIT_PERIODS: u32 = 1000;
 const QUICK_PERIODS: u32 = 3;
 /// Parts that each arm's periods come in: the arms take turns.
 const ROUNDS: u32 = 2;
+/// The time that half of the SMs are held, by that which is measured beside it: enough for two runs of a program that take
+/// longer than that.
+const HELD: u32 = 20;
 /// Periods of the task alone.
 const FLOOR_PERIODS: u32 = 2000;
 const QUICK_FLOOR_PERIODS: u32 = 10;
@@ -261,10 +264,15 @@ fn beside(
         program.poison()?;
         alone.add(runs, run(site, program, runs, "alone")?);
         program.poison()?;
-        let half = task.hold_on()?;
-        // For as long, however few runs that is.
+        let window = period * bench.amount(QUICK_PERIODS, PERIODS) / rounds;
         let mut rerun = Rerun::new(&stream, program.steps(), Preemption::Preemptible);
-        let (runs, took) = rerun.during(period * bench.amount(QUICK_PERIODS, PERIODS) / rounds)?;
+        // The task's blocks fill half of the SMs only where the program has the others: on an idle device they would lie on
+        // all SMs, each of which then has its memory divided as the task's kernel has it.
+        rerun.go_on(usize::MAX)?;
+        let half = task.hold_on(window)?;
+        rerun.finish()?;
+        // For as long, however few runs that is.
+        let (runs, took) = rerun.during(window)?;
         let reports = std::mem::take(&mut rerun.reports);
         site.count(program, &reports);
         site.check(program, "beside half")?;
@@ -373,12 +381,13 @@ impl Task {
     fn launch(&mut self, length: Duration) -> Result<Handle<LaunchReport>> {
         let blocks = self.held.len() as u32;
         let call = hold(length.as_nanos() as u64, &mut self.held).grid(blocks).block(self.block);
-        Ok(self.stream.launch(call)?)
+        // A plain grid has all SMs, and its length is an argument, which nothing that was learned of others tells.
+        Ok(self.stream.launch(call.preemption(Preemption::Preemptible))?)
     }
 
-    /// Takes half of the SMs until it is killed.
-    fn hold_on(&mut self) -> Result<Handle<LaunchReport>> {
-        let handle = self.launch(HUNG)?;
+    /// Takes half of the SMs until it is killed, or for many times as long as what is to be beside it.
+    fn hold_on(&mut self, window: Duration) -> Result<Handle<LaunchReport>> {
+        let handle = self.launch(HELD * window)?;
         // It has them when its blocks have run for a while.
         thread::sleep(self.period);
         Ok(handle)

@@ -166,19 +166,19 @@ impl<'p> Rerun<'p> {
         self.until(runs).map(drop)
     }
 
-    /// Goes on for this time, and until the run that has begun is over. Returns the runs, and the time that they took.
+    /// Goes on for this time, and until the run that has begun is over. Returns the runs of that time, and how long they took.
     ///
     /// # Errors
     ///
     /// Errors of the scheduler, or that it takes too long.
     pub fn during(&mut self, window: Duration) -> Result<(usize, Duration)> {
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), self.runs());
         while start.elapsed() < window {
             self.go_on(usize::MAX)?;
             std::hint::spin_loop();
         }
         self.finish()?;
-        Ok((self.runs(), start.elapsed()))
+        Ok((self.runs() - before, start.elapsed()))
     }
 
     /// Goes on until this many runs are over, and returns the time that it took.
