@@ -303,9 +303,12 @@ impl Launch {
         }
     }
 
-    /// The SMs that the remaining block-tasks can fill.
+    /// The SMs that the remaining block-tasks can fill, if one of these holds as few blocks as the last: what lies there comes
+    /// to others, too, and a block-task that found no room would begin only when the first ones end.
     pub fn need(&self, sms: u32) -> u32 {
-        self.remaining().div_ceil(self.per_sm()).clamp(1, sms)
+        let LaunchSpec { blocks_per_sm, on_last_sm, .. } = self.held();
+        let taken = blocks_per_sm - on_last_sm;
+        self.remaining().saturating_add(taken).div_ceil(blocks_per_sm).clamp(1, sms)
     }
 
     /// The SMs that the remaining block-tasks can use, one on each.
@@ -486,6 +489,16 @@ mod tests {
     fn a_launch_that_outlives_its_prediction_needs_as_much_more() {
         let launch = launch();
         assert_eq!((left(&launch, 100), left(&launch, 101), left(&launch, 1000)), (0, 1, 900));
+    }
+
+    #[test]
+    fn all_block_tasks_find_room_beside_what_takes_that_of_one() {
+        let need = |tasks, on_last_sm| {
+            let spec = LaunchSpec { tasks, blocks_per_sm: 2, on_last_sm, ..launch().spec };
+            Launch::new(at(0), spec).need(SMS)
+        };
+        assert_eq!((need(4, 2), need(4, 1), need(3, 1)), (2, 3, 2));
+        assert_eq!((need(1, 0), need(8, 1), need(1000, 1)), (2, SMS, SMS));
     }
 
     #[test]

@@ -359,12 +359,23 @@ impl Task {
             period: PERIOD * stretch,
             floor: Duration::ZERO,
         };
-        // As many blocks as fill half of the SMs, by what the scheduler says of one for each SM.
         site.choose(Decider::Oldest)?;
-        site.notes.take();
-        task.launch(Duration::ZERO)?.wait()?;
-        let need = site.notes.take().first().map_or(sms, |note| note.need.max(1));
-        task.held = site.scheduler.zeroed(((sms / 2) * sms.div_ceil(need)) as usize)?;
+        // The SMs that all blocks need, as the scheduler says.
+        let need = |task: &mut Task| {
+            site.notes.take();
+            task.launch(Duration::ZERO)?.wait()?;
+            anyhow::Ok(site.notes.take().first().map_or(sms, |note| note.need.max(1)))
+        };
+        // As many blocks as fill half of the SMs, and find room there beside what else lies on an SM.
+        let each = sms.div_ceil(need(&mut task)?);
+        let mut blocks = sms / 2 * each;
+        while blocks > 1 {
+            task.held = site.scheduler.zeroed(blocks as usize)?;
+            if need(&mut task)? <= sms / 2 {
+                break;
+            }
+            blocks -= 1;
+        }
         Ok(task)
     }
 
