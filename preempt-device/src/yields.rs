@@ -227,27 +227,28 @@ impl Yields {
     #[inline(always)]
     fn has_to_leave(&self, word: u64) -> bool {
         let signal = self.granted.or_newer(word);
-        !signal.range().contains(target::sm_id()) && !self.drains(signal.limit())
+        !signal.range().contains(target::sm_id()) && !self.drains(signal)
     }
 
-    /// Whether the running tasks are expected to end within the limit of a signal. Then the block loses nothing if it ends
-    /// them.
+    /// Whether the running tasks are expected to end within the limit of a signal, which counts from its arrival if that is
+    /// known. Then the block loses nothing if it ends them.
     ///
-    /// Without any state: later, the rest is shorter, and what was expected to end in time still is. A task that takes longer
+    /// Without any state: later, both are shorter, and what was expected to end in time still is. A task that takes longer
     /// than any before it is not expected to end any more, and leaves at its next yield point.
     #[inline(always)]
-    fn drains(&self, limit: StopLimit) -> bool {
-        match limit {
+    fn drains(&self, signal: Signal) -> bool {
+        let limit = match signal.limit() {
             StopLimit::SOONEST => return false,
             // No technique keeps to nothing, so none is worth its costs.
             StopLimit::ZERO | StopLimit::NEVER => return true,
-            _ => {}
-        }
+            limit => limit.nanos(),
+        };
         // SAFETY: the promise of `new`, whose results alone have a signal with a limit.
-        let cohort = unsafe { &*self.cohort };
+        let (cohort, queue) = unsafe { (&*self.cohort, &*self.queue) };
         let Some(rest) = cohort.longest.checked_sub(self.elapsed()) else { return false };
+        let since = queue.since(signal, target::global_timer()).unwrap_or(0);
         // 2³⁵ ns at most, and a clock of less than 16 GHz.
-        u64::from(rest) <= (limit.nanos() * u64::from(cohort.clock)) >> 20
+        u64::from(rest) <= (limit.saturating_sub(since.into()) * u64::from(cohort.clock)) >> 20
     }
 
     /// Units of the worker loop's clock: the time since the running tasks began.
@@ -602,17 +603,20 @@ mod tests {
     #[test]
     fn a_block_that_is_expected_to_end_in_time_is_not_left() {
         use std::time::{Duration, Instant};
-        // SAFETY: all zeros are a cohort; nothing follows its pointers.
+        let queue = DeviceQueue::default();
+        // SAFETY: all zeros are a cohort; nothing follows its other pointers.
         let cohort: Cohort = unsafe { std::mem::zeroed() };
+        let signal = |epoch, limit| Signal::within(epoch, SmRange::EMPTY, limit);
         // Times in tenths of a second, on a clock of nanoseconds.
-        let drains = |began: u64, longest: u64, limit: StopLimit| {
+        let drains_for = |began: u64, longest: u64, signal: Signal| {
             let longest = (longest * 100_000_000) as u32;
-            let cohort = Cohort { longest, clock: 1 << 20, ..cohort };
+            let cohort = Cohort { queue: &queue, longest, clock: 1 << 20, ..cohort };
             let began = Instant::now().checked_sub(Duration::from_millis(100 * began));
             let began = began.expect("the machine runs for longer");
             // SAFETY: the cohort is there until the end of this closure.
-            unsafe { Yields::new(&cohort, true) }.begun(began).drains(limit)
+            unsafe { Yields::new(&cohort, true) }.begun(began).drains(signal)
         };
+        let drains = |began, longest, limit| drains_for(began, longest, signal(1, limit));
         let limit = |tenths: u64| StopLimit::within(tenths * 100_000_000);
         assert!(drains(0, 30, limit(31 + 4)), "all of it fits");
         assert!(!drains(0, 30, limit(20)) && drains(20, 30, limit(20)), "the rest fits");
@@ -620,5 +624,11 @@ mod tests {
         assert!(!drains(40, 30, limit(20)), "it takes longer than any before it");
         assert!(!drains(20, 30, StopLimit::SOONEST));
         assert!(drains(0, 30, StopLimit::ZERO) && drains(0, 0, StopLimit::NEVER));
+        // The first word came three tenths ago, of the second nothing is known.
+        let (first, second) = (signal(2, limit(12)), signal(3, limit(12)));
+        let came = target::global_timer().wrapping_sub(300_000_000);
+        queue.arrived.store(DeviceQueue::arrival(first, came), Relaxed);
+        assert!(!drains_for(20, 30, first) && drains_for(20, 30, second), "it counts from there");
+        assert!(drains_for(24, 30, first));
     }
 }

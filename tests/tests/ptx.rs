@@ -396,13 +396,13 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word. The signal is read at first,
         // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
-        // And at yield points. Where a save area is, is read where a slot is taken and given back, and where threads go to
+        // And at yield points, with when it came if it may give the block time. Where a save area is, is read where a slot is taken and given back, and where threads go to
         // it to leave and to go on.
         let places = if SAVING.contains(&name) { 4 } else { 0 };
         // A block that leaves reads the signal that it leaves for, and when that came: one that has ended its tasks, one that
         // has stopped within them, and one with a single task, which looks before whether it has to.
         let stops = if yield_points(name) > 0 { 7 } else { 0 };
-        let expected = 3 + yield_points(name) + places + stops;
+        let expected = 3 + 2 * yield_points(name) + places + stops;
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
         let (waits, copies): (Vec<_>, Vec<_>) =

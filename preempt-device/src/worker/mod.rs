@@ -493,7 +493,8 @@ unsafe fn next<B: Block, T: Body>(
             return chunk;
         }
     }
-    if T::YIELDS && !goes_on {
+    // A block that begins when its SM is long taken has stopped nothing.
+    if T::YIELDS && !goes_on && notes.done.get() > 0 {
         // SAFETY: the caller's promise.
         unsafe { note_stop(block, cohort, Technique::Drain) };
     }

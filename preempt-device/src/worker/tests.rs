@@ -159,6 +159,19 @@ fn a_block_with_one_task_notes_that_it_has_drained() {
 }
 
 #[test]
+fn a_block_that_begins_on_a_taken_sm_tells_of_no_stop() {
+    let launch = Launch::default();
+    let signal = Signal::within(2, SmRange::EMPTY, StopLimit::within(9000));
+    launch.queue.arrived.store(DeviceQueue::arrival(signal, 1), Ordering::Relaxed);
+    launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
+    let cohort = launch.cohort(20, 1, 1, 1, 1);
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut yielding(|_, _| false)) };
+    assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(0));
+    assert_eq!(launch.post.take_stops(), Stops::default());
+}
+
+#[test]
 fn nothing_is_told_of_a_launch_that_is_as_expected() {
     let launch = Launch::default();
     let cohort = Cohort { longest: 1000, ..launch.cohort(100, 1, 1, 1, 1) };

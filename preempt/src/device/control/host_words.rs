@@ -1,12 +1,11 @@
 //! Control memory in the host's own memory, for devices whose blocks are threads of the host.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, LazyLock};
-use std::time::Instant;
 
 use preempt_device::abi::{COHORT_SLOTS, ControlBlock, DeviceQueue, Post, RequeueList, Signal};
-
+use preempt_device::time::global_timer;
 use preempt_device::yields::SaveArea;
 
 use super::{ControlMemory, ControlSource, LentList};
@@ -15,12 +14,6 @@ use crate::error::Error;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::vocabulary::QueueCount;
-
-/// The time of a device that the host emulates, in nanoseconds.
-pub(crate) fn nanos() -> u64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed().as_nanos() as u64
-}
 
 /// A control block and its posts.
 type Control = (Arc<ControlBlock>, Arc<[Post; COHORT_SLOTS]>);
@@ -60,7 +53,7 @@ impl HostWords {
     // Relaxed: a signal is advice to stop, and nothing else is read on its account.
     pub fn signal(&self, queue: u32, signal: Signal) {
         // Relaxed: a time for statistics, of which blocks see that it is another word's.
-        let arrived = DeviceQueue::arrival(signal, nanos());
+        let arrived = DeviceQueue::arrival(signal, global_timer());
         self.queue(queue).arrived.store(arrived, Ordering::Relaxed);
         self.queue(queue).signal.store(signal.to_bits(), Ordering::Relaxed);
     }

@@ -28,7 +28,7 @@ use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueInd
 
 mod host_words;
 
-pub(super) use host_words::{HostWords, nanos};
+pub(super) use host_words::HostWords;
 
 /// Block-tasks: bounds a chunk whose length follows the clock.
 const MAX_CHUNK: u32 = 1024;

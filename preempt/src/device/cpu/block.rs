@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use preempt_device::abi::Cohort;
 use preempt_device::host::Dim3;
+use preempt_device::time::global_timer;
 use preempt_device::worker::{self, BlockNotes, Chunk};
 use preempt_device::yields::{Decision, Switch};
 
@@ -13,7 +14,7 @@ use super::Shared;
 use super::dispatch::{Demand, Left, Waiting};
 use super::program::QueuedCall;
 use super::threads::{Emulator, Task};
-use crate::device::control::{PlainGrid, nanos};
+use crate::device::control::PlainGrid;
 use crate::device::{DeviceReport, KernelLaunch, lock};
 use crate::error::caught;
 use crate::sync::Instant;
@@ -130,7 +131,7 @@ impl worker::Block for CpuBlock {
     }
 
     fn nanos(&self) -> u64 {
-        nanos()
+        global_timer()
     }
 
     fn await_previous(&self) {}
