@@ -167,6 +167,7 @@ impl Engine {
             room: launch.room(count(range, sms), range.contains(sms - 1)),
             has_blocks: false,
             is_taken: true,
+            strangers: 0,
         };
         let shape = launch.work(0, sms, &self.costs).shape(place, || false, || 0.0);
         let Some(Shape { blocks, .. }) = shape else { return false };

@@ -116,7 +116,8 @@ impl Engine {
             room,
             has_blocks,
             // After a spill, blocks of other launches occupy these SMs.
-            is_taken: has_taken || launch.spilled || self.others_may_be_on(range, key),
+            is_taken: has_taken || launch.spilled,
+            strangers: self.strangers_on(range, key),
         };
         let work = launch.work(there, sms, &self.costs);
         let (others, outside) =
@@ -161,9 +162,9 @@ impl Engine {
         free.max(0.0)
     }
 
-    /// Whether blocks of other launches may be on each of these SMs, because no word keeps them to others: the hardware
-    /// spreads them over all SMs. One can keep all of another kernel out of an SM, which has divided its memory for it.
-    fn others_may_be_on(&self, range: SmRange, key: OpKey) -> bool {
+    /// The blocks of other launches that may be on these SMs, because no word keeps them to others: the hardware spreads them
+    /// over all SMs.
+    fn strangers_on(&self, range: SmRange, key: OpKey) -> u32 {
         let sms = self.ledger.sms();
         let there = |&(head, op, _): &(QueueIndex, OpKey, usize)| {
             op != key && !intersection(self.queues.range(head), range, sms).is_empty()
@@ -172,7 +173,7 @@ impl Engine {
             self.ops.get(op)?.launch.as_ref()?.cohorts[slot].as_ref().map(|cohort| cohort.blocks)
         };
         let blocks = self.queues.heads().filter(there).filter_map(blocks);
-        blocks.fold(0, u32::saturating_add) >= ledger::count(range, sms)
+        blocks.fold(0, u32::saturating_add)
     }
 
     /// Puts a cohort into a queue.

@@ -39,9 +39,11 @@ pub(super) enum Place {
         room: u32,
         /// Whether the launch has other blocks on the device.
         has_blocks: bool,
-        /// Whether blocks of other launches have yet to leave these SMs, or may be there: spare blocks would be gone before
-        /// there is room, and others than these with them.
+        /// Whether blocks of other launches have yet to leave these SMs: spare blocks would be gone before there is room, and
+        /// others than these with them.
         is_taken: bool,
+        /// Blocks of other launches that may be there, of those that no word keeps elsewhere.
+        strangers: u32,
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.
     Behind {
@@ -85,9 +87,17 @@ impl Work<'_> {
         outside: impl FnOnce() -> f64,
     ) -> Option<Shape> {
         match place {
-            Place::Free { sms, room, has_blocks, is_taken } => {
+            Place::Free { sms, room, has_blocks, is_taken, strangers } => {
                 let blocks = room.min(self.bare);
-                let gains = self.crowds() || self.has_long_few(room);
+                // One block can keep all of another kernel out of an SM, which has divided its memory for it. Of many
+                // block-tasks, those whose blocks left are for the others. Of few, they would wait until these have ended.
+                let gains = match self.crowds() {
+                    true => strangers < sms,
+                    false => {
+                        let out = strangers.saturating_mul(self.blocks_per_sm);
+                        self.has_long_few(room) && out <= room - blocks
+                    }
+                };
                 if !has_blocks && !is_taken && gains && has_others() {
                     // As many on each SM as on its own.
                     let each =
@@ -178,10 +188,11 @@ mod tests {
     type Where = (Place, bool);
 
     /// Two SMs beside another launch.
-    const TWO: Where = (Place::Free { sms: 2, room: 8, has_blocks: false, is_taken: false }, true);
+    const TWO: Where =
+        (Place::Free { sms: 2, room: 8, has_blocks: false, is_taken: false, strangers: 0 }, true);
 
     const ALONE: Where =
-        (Place::Free { sms: 4, room: 16, has_blocks: false, is_taken: false }, false);
+        (Place::Free { sms: 4, room: 16, has_blocks: false, is_taken: false, strangers: 0 }, false);
 
     fn behind(is_part: bool, has_others: bool) -> Where {
         (Place::Behind { own: 8, room: 8, is_part }, has_others)
@@ -204,7 +215,11 @@ mod tests {
 
     fn cases() -> Vec<Case> {
         let free = |has_blocks, has_others, is_taken| {
-            (Place::Free { sms: 2, room: 8, has_blocks, is_taken }, has_others)
+            (Place::Free { sms: 2, room: 8, has_blocks, is_taken, strangers: 0 }, has_others)
+        };
+        let among = |strangers| {
+            let (has_blocks, is_taken) = (false, false);
+            (Place::Free { sms: 2, room: 8, has_blocks, is_taken, strangers }, true)
         };
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
         vec![
@@ -234,6 +249,10 @@ mod tests {
                 2.0,
                 anywhere(8),
             ),
+            ("crowded, a stranger on one SM", work(100), among(1), 2.0, apart(16)),
+            ("crowded, on both", work(100), among(2), 2.0, anywhere(8)),
+            ("long, room beside a stranger", long(4), among(1), 2.0, apart(8)),
+            ("long, none", long(5), among(1), 2.0, anywhere(5)),
             ("some tasks have blocks", Work { bare: 2, ..work(10) }, TWO, 2.0, anywhere(2)),
             ("a plain grid", plain(100), TWO, 2.0, anywhere(8)),
             ("a small plain grid", plain(6), TWO, 2.0, anywhere(6)),
