@@ -118,6 +118,26 @@ fn a_long_launch_of_few_blocks_beside_another_one_is_confined() {
 }
 
 #[test]
+fn a_long_launch_with_a_block_for_each_task_is_not_confined_where_one_could_lack_room() {
+    let order_of = |tasks: u32, policy: StaticPriority| {
+        let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(policy));
+        let mut actions = Vec::new();
+        // Nothing keeps its block to its SM.
+        engine.submit(Duration::ZERO, submission(0, 0, four(1)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let long = LaunchSpec { predicted: Some(Duration::from_micros(200)), ..four(tasks) };
+        let op = engine.submit(Duration::ZERO, submission(1, 1, long), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        launched(&actions, op).pop().expect("on the device")
+    };
+    // A block that left would have its task wait for the others' ends.
+    let full = order_of(8, StaticPriority::packed());
+    assert_eq!((full.signal.range(), full.blocks, full.handed), (SmRange::ALL, 8, 8));
+    let spread = order_of(2, StaticPriority::new());
+    assert_ne!(spread.signal.range(), SmRange::ALL, "one of its two SMs holds both");
+}
+
+#[test]
 fn a_launch_that_finds_others_on_its_sms_is_not_confined_again() {
     let (mut engine, ops, order) = beside_a_small_one(false);
     let again = launched(&out(&mut engine, ops[1], order.slot, 0), ops[1]);
