@@ -17,7 +17,7 @@ use crate::vocabulary::Costs;
 /// What a turn does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Take one message in, or look into the inbox if none is left of the last look.
+    /// Take one message in, after a look into the inbox if there may be one ([`Pace::may_look`]).
     TakeIn,
     /// Look whether one of this many messages is of a launch that may preempt what would be launched now.
     LookAhead { within: usize },
@@ -116,6 +116,12 @@ impl Pace {
         self.begin
     }
 
+    /// Whether to look for messages that have come since the last look, before one is taken in. Then one that goes before
+    /// those that were found is found, too ([`goes_first`](super::goes_first)); a turn that looked on and on would not end.
+    pub fn may_look(&self) -> bool {
+        self.last <= self.end
+    }
+
     /// The first step.
     pub fn first(&mut self, now: Duration, to_do: ToDo) -> Next {
         if !to_do.decide && self.inbox == Inbox::Unknown {
@@ -173,7 +179,7 @@ impl Pace {
                 false
             }
         };
-        let is_over = now > self.end;
+        let is_over = !self.may_look();
         let may_take_in = match self.inbox {
             Inbox::HasMore => true,
             // With nothing to do, messages that have come meanwhile begin another turn.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::agenda::{Happening, nanos};
 use super::run::Run;
-use crate::engine::{Action, Did, Event, Lead, Next, Pace, ToDo};
+use crate::engine::{Action, Did, Event, Lead, Next, Pace, ToDo, Waiting, goes_first};
 use crate::vocabulary::CohortOrder;
 
 /// What the host is told, and what it is doing.
@@ -13,6 +13,8 @@ use crate::vocabulary::CohortOrder;
 pub(super) struct Host {
     /// Submissions and changes.
     inbox: VecDeque<Happening>,
+    /// How many of these were considered for being taken in out of their turn.
+    considered: usize,
     /// News of the device, which a turn takes in at its beginning.
     reports: Vec<Happening>,
     /// Whether a turn is due without any of these.
@@ -70,7 +72,7 @@ impl Run<'_> {
                 }
             };
             let (did, over) = match next {
-                Next::TakeIn => match self.host.inbox.pop_front() {
+                Next::TakeIn => match self.next_message() {
                     Some(message) => {
                         self.take_in(now, message);
                         let over = now + nanos(self.machine.costs.take_in);
@@ -108,6 +110,25 @@ impl Run<'_> {
         }
     }
 
+    /// The message to take in next: one that goes before those that came earlier, or the earliest.
+    fn next_message(&mut self) -> Option<Happening> {
+        let Host { inbox, considered, .. } = &self.host;
+        let submitted = |message: &Happening| match *message {
+            Happening::Arrival(index) => Some(self.waiting(index)),
+            _ => None,
+        };
+        let may_preempt = |by, of| self.engine.may_preempt(by, of);
+        let first = ((*considered).max(1)..inbox.len()).find(|&at| {
+            let launch = inbox.get(at).and_then(submitted);
+            let in_front = inbox.range(..at).map(submitted);
+            launch.is_some_and(|launch| goes_first(in_front, launch, may_preempt))
+        });
+        let inbox = &mut self.host.inbox;
+        let next = inbox.remove(first.unwrap_or(0));
+        self.host.considered = first.unwrap_or(inbox.len());
+        next
+    }
+
     fn to_do(&self, pace: &Pace) -> ToDo {
         ToDo {
             decide: self.engine.is_unsettled(pace.began()),
@@ -119,7 +140,7 @@ impl Run<'_> {
     /// Whether a message is of a launch that may preempt what would be launched without it.
     fn overturns(&self, message: Happening) -> bool {
         let Happening::Arrival(index) = message else { return false };
-        let (stream, by) = self.urgency_of(index);
+        let Waiting { stream, priority: by, .. } = self.waiting(index);
         self.host.lead.gives_way_to(stream, by, |by, of| self.engine.may_preempt(by, of))
     }
 

@@ -17,8 +17,8 @@ use super::recorded::{Changed, RecordedChange};
 use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, Job, StreamNumber, Workload};
 use crate::engine::{
-    Action, Called, Circumstances, Engine, Event, LONGEST_PLAIN, LaunchReport, LaunchSpec, Learned,
-    Outcome, Submission, Use, UseRecord, Whose, interned,
+    Action, Called, Circumstances, Engine, Event, Kind, LONGEST_PLAIN, LaunchReport, LaunchSpec,
+    Learned, Outcome, Submission, Use, UseRecord, Waiting, Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
 use crate::policy::Priority;
@@ -331,15 +331,22 @@ impl Run<'_> {
         self.priorities.iter().filter(is_other).map(|(&priority, _)| priority)
     }
 
-    /// The stream and the priority of a launch that will be submitted.
-    pub(super) fn urgency_of(&self, index: usize) -> (u32, Priority) {
+    /// A job that will be submitted.
+    pub(super) fn waiting(&self, index: usize) -> Waiting<'static> {
         let job = &self.workload.jobs[self.submitted[index].job];
         let StreamNumber(stream) = job.stream;
-        let priority = match &job.recorded {
-            Some(recorded) => recorded.urgency.priority,
-            None => self.workload.streams[stream as usize].priority,
+        let (priority, kind) = match (&job.recorded, &job.model) {
+            // They come in the order that the recorded scheduler took them in.
+            (Some(recorded), _) => (recorded.urgency.priority, Kind::Other),
+            (None, JobModel::Kernel(_)) => (self.priority(stream), Kind::Launch),
+            (None, JobModel::Program { .. }) => (self.priority(stream), Kind::Program),
         };
-        (stream, priority)
+        // Jobs share memory only where they are recorded.
+        Waiting { stream, priority, uses: &[], kind }
+    }
+
+    fn priority(&self, stream: u32) -> Priority {
+        self.workload.streams[stream as usize].priority
     }
 
     /// The name of an operation, for the engine.

@@ -204,25 +204,24 @@ fn launches_of_a_stream_follow_one_another_on_the_device() {
 }
 
 #[test]
-fn an_urgent_launch_at_the_end_of_a_burst_is_taken_in_before_the_host_decides() {
-    // After ten messages the host would decide; to overturn that takes as long as ten more.
+fn an_urgent_launch_does_not_wait_until_a_burst_is_taken_in() {
     let costs = Costs { take_in: 2 * US, stop: 12 * US, launch: 6 * US, ..Costs::free() };
-    let started = |behind: usize| {
+    let started = |behind: usize, of: [i32; 2]| {
         let mut workload = Workload::new(0);
-        let (batch, urgent) = (workload.stream(0), workload.stream(1));
+        let (batch, urgent) = (workload.stream(of[0]), workload.stream(of[1]));
         for _ in 0..behind {
             workload.launch(batch, &KernelModel::new("batch", MS, 400), Duration::ZERO);
         }
         workload.launch(urgent, &KernelModel::new("urgent", 10 * US, 400), Duration::ZERO);
         let policy = StaticPriority::new();
         let results = Simulation::new(Machine::new(4, costs), policy).run(&workload).unwrap();
-        let [batch, urgent] =
-            [0, behind].map(|launch| results.launches[launch].started.expect("it ran"));
-        (urgent < batch).then_some(urgent)
+        let mut urgent = results.launches.iter().filter(|launch| launch.kernel == "urgent");
+        urgent.next().and_then(|launch| launch.started).expect("it ran")
     };
-    assert_eq!(started(5), Some(18 * US), "all is known");
-    assert_eq!(started(15), Some(38 * US), "the last one is");
-    assert_eq!(started(30), None, "it is too far behind");
+    for behind in [1, 5, 15, 30] {
+        assert_eq!(started(behind, [0, 1]), 8 * US, "behind {behind}");
+    }
+    assert!(started(5, [1, 0]) > 5 * MS, "it is less urgent");
 }
 
 #[test]

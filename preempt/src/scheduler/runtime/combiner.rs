@@ -46,7 +46,10 @@ pub(in crate::scheduler) trait Turn {
 /// The messages of a turn, in order of arrival. A turn consumes all of them, because no thread would begin another turn
 /// for the rest. A turn that panics does leave some.
 pub(in crate::scheduler) struct Mail<'a, M> {
-    taken: &'a mut VecDeque<M>,
+    /// What the last looks have found; `None` in the place of a message that was taken out of its turn.
+    taken: &'a mut VecDeque<Option<M>>,
+    /// How many of these were considered for that.
+    considered: usize,
     inbox: &'a Mutex<Inbox<M>>,
     handled: &'a AtomicU64,
     /// Whether the message that was taken last is being handled.
@@ -57,34 +60,53 @@ impl<M> Mail<'_, M> {
     /// The next message that arrived before the last look. The last one was handled.
     pub fn next(&mut self) -> Option<M> {
         self.count();
-        let next = self.taken.pop_front();
+        let next = self.taken.pop_front().flatten();
+        self.considered = self.considered.saturating_sub(1);
         self.handles_one = next.is_some();
         next
     }
 
+    /// Counts the messages that were handled, up to the first one that was not: those are the *first* messages.
     fn count(&mut self) {
-        if std::mem::take(&mut self.handles_one) {
+        let mut count = u64::from(std::mem::take(&mut self.handles_one));
+        while let Some(None) = self.taken.front() {
+            self.taken.pop_front();
+            self.considered = self.considered.saturating_sub(1);
+            count += 1;
+        }
+        if count > 0 {
             // Release: pairs with the acquire of a thread that waits for this.
-            self.handled.fetch_add(1, Release);
+            self.handled.fetch_add(count, Release);
         }
     }
 
-    /// The next message, after another look if the last one's are all taken.
-    pub fn next_or_look(&mut self) -> Option<M> {
-        if !self.has_next() {
-            self.look();
+    /// The first message that is taken in before its turn, where `goes_first` is given the messages in front of it that are
+    /// left, and it. Each message is considered once. The last one was handled.
+    pub fn out_of_turn(
+        &mut self,
+        mut goes_first: impl FnMut(&mut dyn Iterator<Item = &M>, &M) -> bool,
+    ) -> Option<M> {
+        self.count();
+        for at in self.considered.max(1)..self.taken.len() {
+            let (front, message) = (self.taken.range(..at), self.taken.get(at));
+            let Some(Some(message)) = message else { continue };
+            if goes_first(&mut front.flatten(), message) {
+                self.considered = at + 1;
+                return self.taken.get_mut(at)?.take();
+            }
         }
-        self.next()
+        self.considered = self.taken.len();
+        None
     }
 
     /// Whether a message that arrived before the last look is left.
     pub fn has_next(&self) -> bool {
-        !self.taken.is_empty()
+        self.taken.iter().any(Option::is_some)
     }
 
     /// Whether there is such a message among the next ones, this many of those that the last looks have found.
     pub fn has_soon(&self, within: usize, is_it: impl FnMut(&M) -> bool) -> bool {
-        self.taken.iter().take(within).any(is_it)
+        self.taken.iter().flatten().take(within).any(is_it)
     }
 
     /// Looks into the inbox; returns whether there is a next message.
@@ -94,7 +116,7 @@ impl<M> Mail<'_, M> {
             true => std::mem::swap(&mut inbox.messages, self.taken),
             false => self.taken.append(&mut inbox.messages),
         }
-        !self.taken.is_empty()
+        self.has_next()
     }
 }
 
@@ -126,7 +148,8 @@ pub(in crate::scheduler) enum Unposted<M> {
 }
 
 struct Inbox<M> {
-    messages: VecDeque<M>,
+    /// All are there; see [`Mail`].
+    messages: VecDeque<Option<M>>,
     /// Messages that there ever were.
     posted: u64,
     closed: bool,
@@ -134,7 +157,7 @@ struct Inbox<M> {
 
 impl<M> Inbox<M> {
     fn push(&mut self, message: M) {
-        self.messages.push_back(message);
+        self.messages.push_back(Some(message));
         self.posted += 1;
     }
 }
@@ -142,7 +165,7 @@ impl<M> Inbox<M> {
 struct Holder<C: Turn> {
     core: C,
     /// Empty between turns; kept for its capacity.
-    messages: VecDeque<C::Message>,
+    messages: VecDeque<Option<C::Message>>,
 }
 
 fn locked<M>(inbox: &Mutex<Inbox<M>>) -> MutexGuard<'_, Inbox<M>> {
@@ -274,9 +297,51 @@ impl<C: Turn> Combiner<C> {
     fn run(&self, mut holder: MutexGuard<'_, Holder<C>>) -> C::News {
         let Holder { core, messages } = &mut *holder;
         let (inbox, handled) = (&self.inbox, &self.handled);
-        let mut mail = Mail { taken: messages, inbox, handled, handles_one: false };
+        let (considered, handles_one) = (0, false);
+        let mut mail = Mail { taken: messages, considered, inbox, handled, handles_one };
         mail.look();
         core.turn(mail)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::{Combiner, Mail, Turn};
+
+    /// Takes numbers above 9 out of their turn, and notes in which order all were taken in, and how many messages counted as
+    /// handled then.
+    #[derive(Default)]
+    struct LargeOnesFirst(Vec<(u32, u64)>);
+
+    impl Turn for LargeOnesFirst {
+        type Message = u32;
+        type News = ();
+
+        fn turn(&mut self, mut mail: Mail<'_, u32>) {
+            loop {
+                // Not before those that end with the same digit.
+                let goes_first = |in_front: &mut dyn Iterator<Item = &u32>, number: &u32| {
+                    *number > 9 && in_front.copied().all(|other| other % 10 != number % 10)
+                };
+                let first = mail.out_of_turn(goes_first);
+                let Some(number) = first.or_else(|| mail.next()) else { break };
+                let handled = mail.handled.load(std::sync::atomic::Ordering::SeqCst);
+                assert_eq!(mail.has_next(), self.0.len() < 5);
+                self.0.push((number, handled));
+            }
+        }
+    }
+
+    #[test]
+    fn messages_count_as_handled_in_order_of_arrival() {
+        let combiner = Combiner::new(LargeOnesFirst::default());
+        for number in [1, 2, 13, 22, 14, 5] {
+            assert!(combiner.post(number));
+        }
+        combiner.drive(|()| ());
+        let expected = [(13, 0), (14, 0), (1, 0), (2, 1), (22, 3), (5, 5)];
+        assert_eq!(combiner.core().core.0, expected);
+        assert!(combiner.has_handled(6) && !combiner.has_handled(7));
     }
 }
 

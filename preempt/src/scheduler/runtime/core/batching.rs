@@ -7,13 +7,28 @@ use preempt_device::host::{Kernel, Preemption};
 use super::{Core, InCall, InWork, Job, Message, Target, Work};
 use crate::device::KernelLaunch;
 use crate::engine::{
-    Called, Change, Circumstances, Did, Event, LaunchSpec, Lead, Next, Pace, Submission, ToDo,
-    Whose,
+    Called, Change, Circumstances, Did, Event, Kind, LaunchSpec, Lead, Next, Pace, Submission,
+    ToDo, Waiting, Whose, goes_first,
 };
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
 use crate::vocabulary::OpKey;
+
+impl Message {
+    /// What it submits, if it is a submission.
+    fn waiting(&self) -> Option<Waiting<'_>> {
+        let Message::Submit(job) = self else { return None };
+        let kind = match &job.work {
+            Work::Launch { .. } => Kind::Launch,
+            // The launch that it announces is another message.
+            Work::Program(program) if program.armed.is_none() => Kind::Program,
+            _ => Kind::Other,
+        };
+        let (stream, priority) = (job.stream, job.urgency.priority);
+        Some(Waiting { stream, priority, uses: &job.uses, kind })
+    }
+}
 
 impl Core {
     /// Takes in what the last look into the inbox found, and what comes meanwhile; decides, and queues launches ahead.
@@ -29,7 +44,7 @@ impl Core {
         let mut next = pace.first(now, to_do(self));
         loop {
             let did = match next {
-                Next::TakeIn => match mail.next_or_look() {
+                Next::TakeIn => match self.next_of(mail, pace.may_look()) {
                     Some(message) => {
                         self.news.happened = true;
                         self.take_in(now, message);
@@ -59,6 +74,21 @@ impl Core {
             }
             next = pace.next(clock, did, to_do(self));
         }
+    }
+
+    /// The message to take in next: one that goes before those that came earlier, or the earliest.
+    fn next_of(&self, mail: &mut Mail<'_, Message>, may_look: bool) -> Option<Message> {
+        if may_look {
+            mail.look();
+        }
+        let may_preempt = |by, of| self.engine.may_preempt(by, of);
+        let out_of_turn = mail.out_of_turn(|in_front, message| {
+            let launch = message.waiting();
+            launch.is_some_and(|launch| {
+                goes_first(in_front.map(Message::waiting), launch, may_preempt)
+            })
+        });
+        out_of_turn.or_else(|| mail.next())
     }
 
     /// Whether a message is of a launch that may preempt what would be launched without it.

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use preempt_device::host::Preemption;
 use preempt_device::prelude::*;
 
-use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, StaticPriority};
 use crate::predict::{Features, Predictor};
 use crate::{Call, Costs, CpuLayout, Device, LaunchId, Scheduler, Stream};
 
 #[preemptible(block = 32)]
 fn nothing(_x: &[u32]) {}
+
+#[preemptible(block = 32)]
+fn writes(_x: SliceMut<u32>) {}
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -92,6 +95,34 @@ fn no_launch_waits_until_all_others_are_taken_in() {
     for streams in [&[0][..], &[0, 0], &[0, 1, 0, 1]] {
         assert_eq!(asked(streams, NONE)[..2], ["1 tasks", "plan for 1"], "{streams:?}");
     }
+}
+
+#[test]
+fn an_urgent_launch_is_taken_in_before_those_that_came_earlier_and_share_nothing_with_it() {
+    let (log, others) = (Log::default(), Arc::new(OnceLock::new()));
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(2)).expect("a device"))
+        .policy(StaticPriority::new())
+        .predictor(Submits(log.clone(), others.clone()))
+        .build()
+        .expect("a scheduler");
+    let (long, urgent) = (scheduler.stream(0), scheduler.stream(5));
+    let (mut x, y) =
+        (scheduler.zeroed::<u32>(1).expect("memory"), scheduler.zeroed(1).expect("memory"));
+    // While the first one is taken in, these come, with 2, 3, .. block-tasks.
+    let calls = [
+        (long.clone(), nothing(&y).grid(2)),
+        (long.clone(), writes(&mut x).grid(3)),
+        (urgent.clone(), nothing(&y).grid(4)),
+        (urgent.clone(), nothing(&x).grid(5)),
+        (urgent.clone(), nothing(&y).grid(6)),
+    ];
+    assert!(others.set(calls.into()).is_ok());
+    long.launch(nothing(&y).grid(1)).expect("accepted").wait().expect("done");
+    scheduler.synchronize().expect("done");
+    let taken_in: Vec<String> = log.lock().expect("no panic").clone();
+    // The fifth reads what the third writes, and the sixth is behind it in its stream.
+    assert_eq!(taken_in, [1, 4, 2, 3, 5, 6].map(|grid| format!("{grid} tasks")));
 }
 
 /// Counts how often it is asked.
