@@ -4,7 +4,8 @@ use std::f64::consts::TAU;
 
 use preempt::{Error, Scheduler};
 use preempt_workload_kernels::heart_wall::{
-    Extents, KEPT, heart_wall_frame, heart_wall_templates, heart_wall_track, pixel,
+    Extents, KEPT, heart_wall_frame, heart_wall_templates, heart_wall_track,
+    heart_wall_track_saving, pixel,
 };
 use preempt_workload_kernels::input::BLOCK;
 
@@ -12,6 +13,9 @@ use crate::{Definition, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "HW", source: "Rodinia, heartwall", flep_amortize: 1, build };
+
+/// The same with a checkpoint.
+pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
 
 /// Points on the inner wall, and on the outer one.
 const INNER: u32 = 20;
@@ -22,6 +26,14 @@ const ORIGINAL: Extents =
     Extents { width: 656, height: 744, template: 51, window: 81, points: INNER + OUTER };
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, false)
+}
+
+fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, true)
+}
+
+fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // Sequences, and frames after the first one.
     let (of, sequences, frames) = match size {
         Size::Reduced => {
@@ -47,7 +59,11 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         } else {
             // Each frame has places and templates of its own, so that a run can be repeated.
             let mut next = (scheduler.zeroed(2 * points)?, scheduler.zeroed(length)?);
-            let track = heart_wall_track(of, &frame, &now.0, &now.1, &mut next.0, &mut next.1);
+            let (places, templates) = (&mut next.0, &mut next.1);
+            let track = match saving {
+                false => heart_wall_track(of, &frame, &now.0, &now.1, places, templates),
+                true => heart_wall_track_saving(of, &frame, &now.0, &now.1, places, templates),
+            };
             steps.push(track.grid(points as u32));
             now = next;
         }

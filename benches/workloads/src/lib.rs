@@ -200,7 +200,14 @@ pub const CHIMERA: &[Definition] = &[
 ];
 
 /// Programs of [`CHIMERA`], by the same names, whose long block-tasks have checkpoints in the place of yield points.
-pub const CHECKPOINTED: &[Definition] = &[cp::CHECKPOINTED, leukocyte::CHECKPOINTED];
+pub const CHECKPOINTED: &[Definition] = &[
+    cp::CHECKPOINTED,
+    stencil_3d::CHECKPOINTED,
+    sad::CHECKPOINTED,
+    heart_wall::CHECKPOINTED,
+    leukocyte::CHECKPOINTED,
+    mummer::CHECKPOINTED,
+];
 
 /// The form with checkpoints of the program of this name, if there is one.
 pub fn with_checkpoints(name: &str) -> Option<&'static Definition> {

@@ -2,17 +2,30 @@
 
 use preempt::{Error, Scheduler};
 use preempt_workload_kernels::input::hash;
-use preempt_workload_kernels::mummer::{BLOCK, QUERY, SHORTEST, STARTS, mummergpu};
+use preempt_workload_kernels::mummer::{
+    BLOCK, QUERY, SHORTEST, STARTS, mummergpu, mummergpu_saving,
+};
 
 use crate::{Definition, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "MUM", source: "Rodinia, mummergpu", flep_amortize: 1, build };
 
+/// The same with a checkpoint.
+pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
+
 /// One of how many letters of a query is another one than in the text.
 const MISTAKES: u32 = 16;
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, false)
+}
+
+fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, true)
+}
+
+fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // Letters of the text, and queries.
     let (letters, queries): (u32, u32) = match size {
         Size::Reduced => (20_000, 4100),
@@ -29,7 +42,12 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let (mut lengths, mut positions) = (scheduler.zeroed(results)?, scheduler.zeroed(results)?);
     let grid = blocks(queries as usize, BLOCK);
     // SAFETY: suffixes start in the text.
-    let call = unsafe { mummergpu(&text, &suffixes, &questions, &mut lengths, &mut positions) };
+    let call = unsafe {
+        match saving {
+            false => mummergpu(&text, &suffixes, &questions, &mut lengths, &mut positions),
+            true => mummergpu_saving(&text, &suffixes, &questions, &mut lengths, &mut positions),
+        }
+    };
     let steps = vec![call.grid(grid)];
     let long = move || reference(seed, letters, queries).into_iter().map(|(n, _)| n).collect();
     let at = move || reference(seed, letters, queries).into_iter().map(|(_, at)| at).collect();

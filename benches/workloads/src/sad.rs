@@ -4,7 +4,7 @@ use preempt::{Error, Scheduler};
 use preempt_workload_kernels::input;
 use preempt_workload_kernels::sad::{
     LARGEST, MACROBLOCK, MIDDLE, PLACES, RANGE, SMALLEST, larger_sad_calc_8, larger_sad_calc_16,
-    mb_sad_calc, pixel, sad_frame,
+    mb_sad_calc, mb_sad_calc_saving, pixel, sad_frame,
 };
 
 use crate::{Definition, Output, Program, Size, blocks};
@@ -12,10 +12,21 @@ use crate::{Definition, Output, Program, Size, blocks};
 pub const DEFINITION: Definition =
     Definition { name: "SAD", source: "Parboil, sad", flep_amortize: 1, build };
 
+/// The same with a checkpoint.
+pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
+
 /// A part of a macroblock: its upper left pixel's row and column, and its extents in y and in x.
 type Part = [usize; 4];
 
 fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, false)
+}
+
+fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+    with(scheduler, size, seed, true)
+}
+
+fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     let (width, height): (u32, u32) = match size {
         Size::Reduced => (64, 64),
         Size::Trivial => (96, 64),
@@ -35,7 +46,10 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let (mut smallest, mut middle, mut largest) = (sums(SMALLEST)?, sums(MIDDLE)?, sums(LARGEST)?);
     let grid = macroblocks as u32;
     let steps = vec![
-        mb_sad_calc(width, height, &frame, &before, &mut smallest).grid(grid),
+        match saving {
+            false => mb_sad_calc(width, height, &frame, &before, &mut smallest).grid(grid),
+            true => mb_sad_calc_saving(width, height, &frame, &before, &mut smallest).grid(grid),
+        },
         larger_sad_calc_8(&smallest, &mut middle).grid(grid),
         larger_sad_calc_16(&middle, &mut largest).grid(grid),
     ];

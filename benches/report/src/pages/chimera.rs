@@ -6,7 +6,6 @@ use serde::Deserialize;
 use super::markdown::{Table, percent};
 use super::results::{Folder, Results};
 use super::scheduling::{compared, picture};
-use crate::papers::chimera::LIMIT_US;
 use crate::pictures::distinct;
 use crate::{digits, time};
 
@@ -38,12 +37,13 @@ pub fn chimera(folder: &Folder) -> Result<String> {
 fn measured(results: &Results) -> Result<String> {
     let rows: Vec<Row> = results.rows_with("program")?;
     let of = |key| results.number(key);
+    let limit = of("limit_us")?;
     Ok(format!(
         "A periodic task that takes half of the SMs for {} in every {} beside each of Chimera's programs, which stop it by \
-         one technique or by choice. {} of the tasks with a limit of {LIMIT_US:.0} µs were not over at their deadline; {} \
+         one technique or by choice. {} of the tasks with a limit of {limit:.0} µs were not over at their deadline; {} \
          were later than the floor, {}, and 5 µs. The longest stop took {} on the device's clock.\n\n{}\n{}\n\
          By program; the throughput lost is that of the arm, and the violations are those of the choice with \
-         {LIMIT_US:.0} µs.\n\n{}\n\
+         {limit:.0} µs.\n\n{}\n\
          Pairs of these programs in even parts, against one kernel at a time: {} pairs, of which the mean ANTT is {} times \
          lower and the mean STP {} higher. The mean that is furthest below its ceiling, \
          where preemption is free, reaches {} of it.\n\n{}",
@@ -55,7 +55,7 @@ fn measured(results: &Results) -> Result<String> {
         time(of("longest_stop_us")?),
         compared(results)?,
         by_limit(&rows),
-        by_program(&rows),
+        by_program(&rows, limit),
         of("pairs")?,
         digits(of("antt_gain")?),
         percent(of("stp_gain")?),
@@ -108,7 +108,8 @@ fn by_limit(rows: &[Row]) -> String {
     table.text()
 }
 
-fn by_program(rows: &[Row]) -> String {
+/// With the summary's limit, which rows without one have, too.
+fn by_program(rows: &[Row], limit_us: f64) -> String {
     let mut table = Table::new([
         "program",
         "blocks leave at",
@@ -121,7 +122,7 @@ fn by_program(rows: &[Row]) -> String {
     ]);
     for program in distinct(rows.iter().map(|row| &row.program)) {
         let arm = |arm: &str| {
-            let is_it = |row: &&Row| row.arm == arm && row.limit_us == LIMIT_US;
+            let is_it = |row: &&Row| row.arm == arm && row.limit_us == limit_us;
             rows.iter().filter(|row| row.program == *program).find(is_it)
         };
         let lost = |name: &str| percent_or_dash(arm(name).and_then(|row| row.throughput_lost));

@@ -115,10 +115,12 @@ fn late(rows: &[Row]) -> Panel {
 
 fn lost(rows: &[Row]) -> Panel {
     let programs = distinct(rows.iter().map(|row| &row.program));
+    // The summary's, which rows without a limit have, too.
+    let limit_us = rows.iter().find(|row| row.arm == "drain").map(|row| row.limit_us);
     let bars = |arm: &str| {
         let of = |program: &String| {
             let is_it = |row: &&Row| {
-                row.arm == arm && row.limit_us == chimera::LIMIT_US && row.program == *program
+                row.arm == arm && Some(row.limit_us) == limit_us && row.program == *program
             };
             Some(100.0 * rows.iter().find(is_it)?.throughput_lost?)
         };

@@ -1,9 +1,18 @@
-//! Which launch has which SMs where programs share the device: all evenly, or one launch at a time.
+//! Which launch has which SMs where programs share the device: the periodic task's first, all evenly, or one at a time.
 
 use std::time::Duration;
 
 use preempt::LaunchId;
-use preempt::policy::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
+use preempt::policy::{Arrival, DeviceView, Packing, Plan, Policy, Priority, SmRange};
+
+/// Launches of streams above priority 0 have the SMs that their blocks fill, in order of arrival, and the others all the rest.
+///
+/// `StaticPriority::packed` packs the least urgent launches, too, and leaves SMs idle for launches that do not come.
+#[derive(Debug, Default)]
+pub struct TaskFirst {
+    urgent: Vec<LaunchId>,
+    others: Vec<LaunchId>,
+}
 
 /// SMs in even parts, whatever the priorities: Smart Even with Rounds (Adriaens et al., HPCA 2012), as in Chimera's
 /// section 4.
@@ -36,6 +45,35 @@ fn divide(sms: u32, wants: &mut [u32]) {
         let even = left / (order.len() - given) as u32;
         wants[index] = wants[index].min(even);
         left -= wants[index];
+    }
+}
+
+impl Policy for TaskFirst {
+    fn name(&self) -> &str {
+        "task first"
+    }
+
+    fn arrived(&mut self, _now: Duration, launch: Arrival) {
+        let line = if launch.priority > Priority(0) { &mut self.urgent } else { &mut self.others };
+        line.push(launch.id);
+    }
+
+    // It keeps its place.
+    fn changed(&mut self, _now: Duration, _launch: Arrival) {}
+
+    fn departed(&mut self, _now: Duration, launch: LaunchId) {
+        self.urgent.retain(|&other| other != launch);
+        self.others.retain(|&other| other != launch);
+    }
+
+    fn may_preempt(&self, by: Priority, of: Priority) -> bool {
+        by > of
+    }
+
+    fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        if plan.share(self.urgent.iter().copied(), Packing::Packed, device).is_none() {
+            plan.share(self.others.iter().copied(), Packing::Spread, device);
+        }
     }
 }
 
@@ -112,6 +150,23 @@ mod tests {
         let mut plan = Plan::default();
         policy.assign(NOW, device, &mut plan);
         plan.grants().to_vec()
+    }
+
+    #[test]
+    fn the_task_has_what_it_fills_and_the_oldest_other_launch_the_rest() {
+        let (mut device, mut policy) = (ModelDevice::new(8), TaskFirst::default());
+        let [program, next] = [(); 2].map(|()| device.launch(16));
+        let task = device.launch(8).priority(1);
+        for launch in [program, next, task] {
+            device.set_blocks_per_sm(launch.id, 4);
+            policy.arrived(NOW, launch);
+        }
+        let both = [(task.id, SmRange::new(0, 2)), (program.id, SmRange::new(2, 8))];
+        assert_eq!(grants(&mut policy, &device), both);
+        policy.departed(NOW, task.id);
+        assert_eq!(grants(&mut policy, &device), [(program.id, SmRange::new(0, 8))]);
+        policy.departed(NOW, program.id);
+        assert_eq!(grants(&mut policy, &device), [(next.id, SmRange::new(0, 8))]);
     }
 
     #[test]

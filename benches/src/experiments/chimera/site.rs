@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use preempt::policy::{Policy, Priority, StaticPriority};
+use preempt::policy::{Policy, Priority};
 use preempt::{Call, Handle, LaunchReport, Preemption, Scheduler, SignalPath, Stream};
 use preempt_test_kit::storm::Tally;
 use preempt_workloads::{Definition, Size};
 
-use super::policies::{OneAtATime, SmartEven};
+use super::policies::{OneAtATime, SmartEven, TaskFirst};
 use crate::experiments::Bench;
 use crate::experiments::corun::{DeviceTestbed, PolicySelector, PreparedProgram, SelectedPolicy};
 use crate::experiments::sim::watch::{LaunchNotes, Watch};
@@ -23,8 +23,8 @@ pub const HUNG: Duration = Duration::from_secs(60);
 /// The policy that decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decider {
-    /// The most urgent launch has the SMs that it needs, and others the rest.
-    Priorities,
+    /// The periodic task has the SMs that it needs, and others the rest.
+    TaskFirst,
     /// Even parts.
     Even,
     /// The oldest launch has all SMs.
@@ -54,11 +54,8 @@ impl Site {
     pub fn new(bench: &Bench) -> Result<Site> {
         let (oldest, notes) = Watch::new(OneAtATime::default());
         // In the order of `Decider`.
-        let policies: Vec<Box<dyn Policy>> = vec![
-            Box::new(StaticPriority::packed()),
-            Box::new(SmartEven::default()),
-            Box::new(oldest),
-        ];
+        let policies: Vec<Box<dyn Policy>> =
+            vec![Box::new(TaskFirst::default()), Box::new(SmartEven::default()), Box::new(oldest)];
         let (policy, selector) = SelectedPolicy::new(policies);
         let scheduler = bench.spinning_scheduler_by(SignalPath::Auto, policy, SPIN)?;
         let (tally, seed) = (Tally::default(), bench.seed as u32);

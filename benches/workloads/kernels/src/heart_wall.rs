@@ -78,6 +78,41 @@ pub fn heart_wall_templates(of: Extents, pixels: &[f32], places: &[u32], templat
     }
 }
 
+/// Sums over a part of a template and of what is at a place in the window: of both, of their squares, and of their products.
+type Sums = (f32, f32, f32, f32, f32);
+
+/// The sums with one more row.
+///
+/// # Safety
+///
+/// There are so many elements from both places on.
+#[inline(always)]
+unsafe fn with_row(sums: Sums, there: *const f32, wanted: *const f32, length: usize) -> Sums {
+    let (mut here, mut template, mut here_squared, mut template_squared, mut both) = sums;
+    let mut column = 0;
+    while column < length {
+        // SAFETY: the caller's promise.
+        let (x, y) = unsafe { (there.add(column).read(), wanted.add(column).read()) };
+        (here, template) = (here + x, template + y);
+        here_squared = GpuFloat::mul_add(x, x, here_squared);
+        template_squared = GpuFloat::mul_add(y, y, template_squared);
+        both = GpuFloat::mul_add(x, y, both);
+        column += 1;
+    }
+    (here, template, here_squared, template_squared, both)
+}
+
+/// The normalized cross-correlation, from the sums over this many pixels.
+#[inline(always)]
+fn score(sums: Sums, pixels: usize) -> f32 {
+    let (here, template, here_squared, template_squared, both) = sums;
+    let share = 1.0 / pixels as f32;
+    let covariance = both - here * template * share;
+    let variance = here_squared - here * here * share;
+    let of_wanted = template_squared - template * template * share;
+    covariance / GpuFloat::sqrt(variance * of_wanted)
+}
+
 /// The points' places in this frame, row and column of each, and their templates after it. One block-task for each
 /// point.
 ///
@@ -139,36 +174,138 @@ pub fn heart_wall_track(
             // Threads without a place have that of the first.
             let at = if place < side * side { place } else { 0 };
             let corner = searched.add(at / side * window + at % side);
-            let (mut here, mut here_squared, mut both) = (0.0f32, 0.0f32, 0.0f32);
-            let (mut there, mut there_squared) = (0.0f32, 0.0f32);
+            let mut sums = (0.0, 0.0, 0.0, 0.0, 0.0);
             let mut row = 0;
             while row < template {
                 if row.is_multiple_of(CHUNK) {
                     thread::sync_threads();
                     yield_point!();
                 }
-                let mut column = 0;
-                while column < template {
-                    let x = corner.add(row * window + column).read();
-                    let y = wanted.add(row * template + column).read();
-                    (here, there) = (here + x, there + y);
-                    here_squared = GpuFloat::mul_add(x, x, here_squared);
-                    there_squared = GpuFloat::mul_add(y, y, there_squared);
-                    both = GpuFloat::mul_add(x, y, both);
-                    column += 1;
-                }
+                sums =
+                    with_row(sums, corner.add(row * window), wanted.add(row * template), template);
                 row += 1;
             }
-            let share = 1.0 / of_template as f32;
-            let covariance = both - here * there * share;
-            let variance = here_squared - here * here * share;
-            let of_wanted = there_squared - there * there * share;
-            let score = covariance / GpuFloat::sqrt(variance * of_wanted);
+            let score = score(sums, of_template);
             if place < side * side && score > best {
                 (best, number) = (score, place as u32);
             }
             first += BLOCK;
         }
+        scores.add(t).write(best);
+        numbers.add(t).write(number);
+        thread::sync_threads();
+        let mut half = BLOCK / 2;
+        while half > 0 {
+            if t < half {
+                let (score, other) = (scores.add(t + half).read(), numbers.add(t + half).read());
+                // The first of equal ones.
+                if score > best || score == best && other < number {
+                    (best, number) = (score, other);
+                    scores.add(t).write(best);
+                    numbers.add(t).write(number);
+                }
+            }
+            thread::sync_threads();
+            half /= 2;
+        }
+        // Without a score, which takes a window of one brightness, the first place.
+        let found = (numbers.read() as usize).min(side * side - 1);
+        let (down, right) = (found / side, found % side);
+        if t == 0 {
+            next_places.write(2 * point, (top + down + template / 2) as u32);
+            next_places.write(2 * point + 1, (left + right + template / 2) as u32);
+        }
+        let mut i = t;
+        while i < of_template {
+            let here = (down + i / template) * window + right + i % template;
+            let taken = (1.0 - KEPT) * searched.add(here).read();
+            let next = GpuFloat::mul_add(KEPT, wanted.add(i).read(), taken);
+            next_templates.as_mut_ptr().add(point * of_template + i).write(next);
+            i += BLOCK;
+        }
+    }
+}
+
+/// What [`heart_wall_track`] computes, with a checkpoint ahead of each row, while it has yield points ahead of every other.
+#[preemptible(block = 256, idempotent)]
+pub fn heart_wall_track_saving(
+    of: Extents,
+    pixels: &[f32],
+    places: &[u32],
+    templates: &[f32],
+    next_places: SliceMut<u32>,
+    next_templates: SliceMut<f32>,
+) {
+    let searched = shared_array![f32; MOST_SEARCHED * MOST_SEARCHED];
+    let wanted = shared_array![f32; MOST_WANTED * MOST_WANTED];
+    let scores = shared_array![f32; BLOCK];
+    let numbers = shared_array![u32; BLOCK];
+    let width: u32 = of.width;
+    let height: u32 = of.height;
+    let points: u32 = of.points;
+    let (width, height, points) = (width as usize, height as usize, points as usize);
+    let template: u32 = of.template;
+    let window: u32 = of.window;
+    let (template, window) = (template as usize, window as usize);
+    let t = thread::thread_idx_x() as usize;
+    let point = thread::block_idx_x() as usize;
+    // Once, so that nothing below has to be checked.
+    assert!(0 < template && template <= window && window <= width && window <= height);
+    assert!(template <= MOST_WANTED && window <= MOST_SEARCHED);
+    assert!((point / points + 1) * width * height <= pixels.len() && 2 * point + 1 < places.len());
+    let (of_template, of_window) = (template * template, window * window);
+    assert!((point + 1) * of_template <= templates.len());
+    assert!((point + 1) * of_template <= next_templates.len());
+    assert!(2 * point + 1 < next_places.len());
+    let origin = |place: u32, extent: usize| {
+        (place as usize).saturating_sub(window / 2).min(extent - window)
+    };
+    let (top, left) = (origin(places[2 * point], height), origin(places[2 * point + 1], width));
+    let side = window - template + 1;
+    // SAFETY: the window is in the frame, and its rows and columns are below `window`, those of the template below
+    // `template`; where a template lies in the window is below `side` in both directions. Barriers lie between
+    // writes and reads by other threads. Each block-task writes its own elements.
+    unsafe {
+        let frame = pixels.as_ptr().add(point / points * width * height);
+        let mut i = t;
+        while i < of_window {
+            searched.add(i).write(*frame.add((top + i / window) * width + left + i % window));
+            i += BLOCK;
+        }
+        let mut i = t;
+        while i < of_template {
+            wanted.add(i).write(*templates.get_unchecked(point * of_template + i));
+            i += BLOCK;
+        }
+    }
+    thread::sync_threads();
+    // For all places, and for all rows of a template.
+    let all = ((side * side).div_ceil(BLOCK) * template) as u32;
+    let start = (0.0, 0.0, 0.0, 0.0, 0.0);
+    // The best score and its place, and the sums of the place that is looked at.
+    checkpoint!(state: (f32, u32, Sums) = (f32::NEG_INFINITY, u32::MAX, start) => for round in 0..all {
+        let (mut best, mut number, mut sums) = state;
+        let (turn, row) = (round as usize / template, round as usize % template);
+        let place = turn * BLOCK + t;
+        // Threads without a place have that of the first.
+        let at = if place < side * side { place } else { 0 };
+        // SAFETY: rows are below those of the template, and the place is in the window.
+        sums = unsafe {
+            let there = searched.add(at / side * window + at % side + row * window);
+            with_row(sums, there, wanted.add(row * template), template)
+        };
+        if row + 1 == template {
+            let score = score(sums, of_template);
+            if place < side * side && score > best {
+                (best, number) = (score, place as u32);
+            }
+            sums = start;
+        }
+        state = (best, number, sums);
+    });
+    let (mut best, mut number, _) = state;
+    // SAFETY: as above.
+    unsafe {
         scores.add(t).write(best);
         numbers.add(t).write(number);
         thread::sync_threads();

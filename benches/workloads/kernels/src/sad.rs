@@ -35,6 +35,9 @@ const WINDOW: usize = MACROBLOCK + 2 * RANGE;
 /// Parts of 4 by 4 pixels in a macroblock.
 pub const SMALLEST: usize = PARTS * PARTS;
 
+/// Rounds in which the threads of a block compare all parts with all places.
+const ROUNDS: u32 = (PLACES.div_ceil(BLOCK) * SMALLEST) as u32;
+
 /// Parts that [`larger_sad_calc_8`] makes of them: eight of 8 by 4, eight of 4 by 8, and four of 8 by 8.
 pub const MIDDLE: usize = 20;
 
@@ -56,6 +59,60 @@ pub fn sad_frame(seed: u32, frame: u32, width: u32, pixels: SliceMut<u8>) {
     if (i as usize) < pixels.len() {
         // SAFETY: each thread writes its own element.
         unsafe { pixels.write(i as usize, pixel(seed, frame, i % width, i / width)) }
+    }
+}
+
+/// How much part `part` of a macroblock differs from what is at a place in the window.
+///
+/// # Safety
+///
+/// `own` is a macroblock, and `moved` the place in a window.
+#[inline(always)]
+unsafe fn difference(own: *const u8, moved: *const u8, part: usize) -> u32 {
+    let (top, left) = (part / PARTS * PART, part % PARTS * PART);
+    let mut sum = 0;
+    let mut k = 0;
+    while k < PART * PART {
+        let (row, column) = (top + k / PART, left + k % PART);
+        // SAFETY: the caller's promise.
+        let (here, there) = unsafe {
+            (own.add(row * MACROBLOCK + column).read(), moved.add(row * WINDOW + column).read())
+        };
+        sum += u32::from(here).abs_diff(u32::from(there));
+        k += 1;
+    }
+    sum
+}
+
+/// Reads a macroblock of `frame` and the window around it in `before`, from its first row and column on. A barrier lies
+/// between this and reads by other threads.
+///
+/// # Safety
+///
+/// Both frames have `width` by `height` pixels, and the macroblock is in them.
+#[inline(always)]
+unsafe fn read_tiles(
+    (own, window): (*mut u8, *mut u8),
+    (frame, before): (&[u8], &[u8]),
+    (width, height): (usize, usize),
+    (first_row, first_column): (usize, usize),
+) {
+    let t = thread::thread_idx_x() as usize;
+    // SAFETY: the caller's promise; rows and columns are below those of the tiles.
+    unsafe {
+        let mut i = t;
+        while i < MACROBLOCK * MACROBLOCK {
+            let (row, column) = (first_row + i / MACROBLOCK, first_column + i % MACROBLOCK);
+            own.add(i).write(*frame.get_unchecked(row * width + column));
+            i += BLOCK;
+        }
+        let mut i = t;
+        while i < WINDOW * WINDOW {
+            let row = (first_row + i / WINDOW).saturating_sub(RANGE).min(height - 1);
+            let column = (first_column + i % WINDOW).saturating_sub(RANGE).min(width - 1);
+            window.add(i).write(*before.get_unchecked(row * width + column));
+            i += BLOCK;
+        }
     }
 }
 
@@ -81,19 +138,7 @@ pub fn mb_sad_calc(width: u32, height: u32, frame: &[u8], before: &[u8], sums: S
     // SAFETY: rows and columns are below height and width, and below those of the tiles. A barrier lies between writes
     // and reads of the tiles, and each thread writes its own elements of `sums`.
     unsafe {
-        let mut i = t;
-        while i < MACROBLOCK * MACROBLOCK {
-            let (row, column) = (first_row + i / MACROBLOCK, first_column + i % MACROBLOCK);
-            own.add(i).write(*frame.get_unchecked(row * width + column));
-            i += BLOCK;
-        }
-        let mut i = t;
-        while i < WINDOW * WINDOW {
-            let row = (first_row + i / WINDOW).saturating_sub(RANGE).min(height - 1);
-            let column = (first_column + i % WINDOW).saturating_sub(RANGE).min(width - 1);
-            window.add(i).write(*before.get_unchecked(row * width + column));
-            i += BLOCK;
-        }
+        read_tiles((own, window), (frame, before), (width, height), (first_row, first_column));
         let mut first = 0;
         while first < PLACES {
             thread::sync_threads();
@@ -103,24 +148,55 @@ pub fn mb_sad_calc(width: u32, height: u32, frame: &[u8], before: &[u8], sums: S
                 let moved = window.add(place / SIDE * WINDOW + place % SIDE);
                 let mut part = 0;
                 while part < SMALLEST {
-                    let (top, left) = (part / PARTS * PART, part % PARTS * PART);
-                    let mut sum = 0;
-                    let mut k = 0;
-                    while k < PART * PART {
-                        let (row, column) = (top + k / PART, left + k % PART);
-                        let here = own.add(row * MACROBLOCK + column).read();
-                        let there = moved.add(row * WINDOW + column).read();
-                        sum += u32::from(here).abs_diff(u32::from(there));
-                        k += 1;
-                    }
                     let at = (macroblock * SMALLEST + part) * PLACES + place;
-                    sums.as_mut_ptr().add(at).write(sum);
+                    sums.as_mut_ptr().add(at).write(difference(own, moved, part));
                     part += 1;
                 }
             }
             first += BLOCK;
         }
     }
+}
+
+/// What [`mb_sad_calc`] computes, with a checkpoint ahead of each part, while it has yield points ahead of each place.
+#[preemptible(block = 128, idempotent)]
+pub fn mb_sad_calc_saving(
+    width: u32,
+    height: u32,
+    frame: &[u8],
+    before: &[u8],
+    sums: SliceMut<u32>,
+) {
+    let own = shared_array![u8; MACROBLOCK * MACROBLOCK];
+    let window = shared_array![u8; WINDOW * WINDOW];
+    let t = thread::thread_idx_x() as usize;
+    let (width, height) = (width as usize, height as usize);
+    let macroblock = thread::block_idx_x() as usize;
+    let of_row = width / MACROBLOCK;
+    let (first_row, first_column) =
+        (macroblock / of_row * MACROBLOCK, macroblock % of_row * MACROBLOCK);
+    // Once, so that nothing below has to be checked.
+    assert!(first_row + MACROBLOCK <= height && first_column + MACROBLOCK <= width);
+    assert!(width * height <= frame.len() && width * height <= before.len());
+    assert!((macroblock + 1) * SMALLEST * PLACES <= sums.len());
+    // SAFETY: frames are as large as was asserted.
+    unsafe {
+        read_tiles((own, window), (frame, before), (width, height), (first_row, first_column));
+    }
+    thread::sync_threads();
+    // Sums are written, and there is nothing to keep.
+    checkpoint!(nothing: () = () => for round in 0..ROUNDS {
+        let (place, part) = (round as usize / SMALLEST * BLOCK + t, round as usize % SMALLEST);
+        if place < PLACES {
+            // SAFETY: the place is below `PLACES`, and a barrier lies between the tiles' writes and reads. Each thread writes
+            // its own elements.
+            unsafe {
+                let moved = window.add(place / SIDE * WINDOW + place % SIDE);
+                let at = (macroblock * SMALLEST + part) * PLACES + place;
+                sums.as_mut_ptr().add(at).write(difference(own, moved, part));
+            }
+        }
+    });
 }
 
 /// The sums of middle parts from those that [`mb_sad_calc`] writes: of the eight parts of 8 pixels in x and 4 in y, then

@@ -23,6 +23,67 @@ pub struct Extents {
     pub z: u32,
 }
 
+/// Where a thread and its two columns are, and whether the cells in a plane are not at the grid's faces in y and z.
+#[derive(Clone, Copy)]
+struct Place {
+    tx: usize,
+    ty: usize,
+    column: usize,
+    /// The grid's last column.
+    last: usize,
+    /// Both cells in their plane, and where the rows above and below start there.
+    first_at: usize,
+    second_at: usize,
+    above: usize,
+    below: usize,
+    is_inner: bool,
+}
+
+impl Place {
+    /// The next values of both cells, from theirs `now`, and in the planes before and after. `cell` reads the plane, and `near`
+    /// the tile.
+    ///
+    /// The tile is read by volatile loads, because Rust 1.95 makes one load of both alternatives below, from whichever memory
+    /// it is. The proof that the kernel can start again does not know such reads; the tile is written ahead of them in each
+    /// round.
+    #[inline(always)]
+    fn next(
+        self,
+        cell: impl Fn(usize) -> f32,
+        near: impl Fn(usize) -> f32,
+        (of_neighbours, of_cell): (f32, f32),
+        [first_before, second_before]: [f32; 2],
+        [first, second]: [f32; 2],
+        [first_after, second_after]: [f32; 2],
+    ) -> [f32; 2] {
+        let Place { tx, ty, column, last, first_at, second_at, above, below, is_inner } = self;
+        let own = ty * COLUMNS + tx;
+        let (mut first_next, mut second_next) = (first, second);
+        if is_inner && column > 0 && column < last {
+            let west = if tx > 0 { near(own - 1) } else { cell(first_at - 1) };
+            let east = near(own + 1);
+            let north = if ty > 0 { near(own - COLUMNS) } else { cell(above + column) };
+            let south = if ty + 1 < ROWS { near(own + COLUMNS) } else { cell(below + column) };
+            let sum = first_after + first_before + south + north + west + east;
+            first_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * first));
+        }
+        if is_inner && column + THREADS < last {
+            let west = near(own + THREADS - 1);
+            let east = if tx + 1 < THREADS { near(own + THREADS + 1) } else { cell(second_at + 1) };
+            let north =
+                if ty > 0 { near(own + THREADS - COLUMNS) } else { cell(above + column + THREADS) };
+            let south = if ty + 1 < ROWS {
+                near(own + THREADS + COLUMNS)
+            } else {
+                cell(below + column + THREADS)
+            };
+            let sum = second_after + second_before + south + north + west + east;
+            second_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * second));
+        }
+        [first_next, second_next]
+    }
+}
+
 /// One iteration: each cell of `next` is `of_neighbours` times the sum of the six neighbours of the cell in `cells`,
 /// less `of_cell` times that itself. Cells at the grid's faces stay as they are.
 ///
@@ -60,9 +121,6 @@ pub fn stencil_7_points(
     // Each thread writes its own elements of `next`.
     unsafe {
         let cell = |plane: usize, at: usize| *cells.get_unchecked(plane * of_plane + at);
-        // Volatile, because Rust 1.95 makes one load of both alternatives below, from whichever memory it is. The proof that
-        // the kernel can start again does not know such reads; the tile is written ahead of them in each round.
-        let near = |at: usize| tile.add(at).read_volatile();
         let (mut first_before, mut second_before) = (cell(0, first_at), cell(0, second_at));
         let (mut first, mut second) = (cell(1, first_at), cell(1, second_at));
         if row < rows && column < columns {
@@ -80,36 +138,15 @@ pub fn stencil_7_points(
             let after = (plane + 1).min(planes - 1);
             let (first_after, second_after) = (cell(after, first_at), cell(after, second_at));
             let is_inner = is_inner_row && plane + 1 < planes;
-            let (mut first_next, mut second_next) = (first, second);
-            if is_inner && column > 0 && column < last {
-                let west = if tx > 0 { near(own - 1) } else { cell(plane, first_at - 1) };
-                let east = near(own + 1);
-                let north = if ty > 0 { near(own - COLUMNS) } else { cell(plane, above + column) };
-                let south =
-                    if ty + 1 < ROWS { near(own + COLUMNS) } else { cell(plane, below + column) };
-                let sum = first_after + first_before + south + north + west + east;
-                first_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * first));
-            }
-            if is_inner && column + THREADS < last {
-                let west = near(own + THREADS - 1);
-                let east = if tx + 1 < THREADS {
-                    near(own + THREADS + 1)
-                } else {
-                    cell(plane, second_at + 1)
-                };
-                let north = if ty > 0 {
-                    near(own + THREADS - COLUMNS)
-                } else {
-                    cell(plane, above + column + THREADS)
-                };
-                let south = if ty + 1 < ROWS {
-                    near(own + THREADS + COLUMNS)
-                } else {
-                    cell(plane, below + column + THREADS)
-                };
-                let sum = second_after + second_before + south + north + west + east;
-                second_next = GpuFloat::mul_add(of_neighbours, sum, -(of_cell * second));
-            }
+            let place = Place { tx, ty, column, last, first_at, second_at, above, below, is_inner };
+            let [first_next, second_next] = place.next(
+                |at| cell(plane, at),
+                |at| tile.add(at).read_volatile(),
+                (of_neighbours, of_cell),
+                [first_before, second_before],
+                [first, second],
+                [first_after, second_after],
+            );
             if row < rows && column < columns {
                 next.as_mut_ptr().add(plane * of_plane + first_at).write(first_next);
             }
@@ -122,4 +159,77 @@ pub fn stencil_7_points(
             plane += 1;
         }
     }
+}
+
+/// What [`stencil_7_points`] computes, with a checkpoint in the place of its yield point.
+#[preemptible(block = (32, 4), idempotent)]
+pub fn stencil_7_points_saving(
+    of: Extents,
+    of_neighbours: f32,
+    of_cell: f32,
+    cells: &[f32],
+    next: SliceMut<f32>,
+) {
+    let tile = shared_array![f32; COLUMNS * ROWS];
+    let columns: u32 = of.x;
+    let rows: u32 = of.y;
+    let planes: u32 = of.z;
+    let (columns, rows, planes) = (columns as usize, rows as usize, planes as usize);
+    let (tx, ty) = (thread::thread_idx_x() as usize, thread::thread_idx_y() as usize);
+    let column = thread::block_idx_x() as usize * COLUMNS + tx;
+    let row = thread::block_idx_y() as usize * ROWS + ty;
+    let of_plane = columns * rows;
+    // Once, so that nothing below has to be checked.
+    assert!(columns > 0 && rows > 0 && planes > 1);
+    assert!(of_plane * planes <= cells.len() && of_plane * planes <= next.len());
+    // Threads outside of the grid read its last cells.
+    let last = columns - 1;
+    let in_row = row.min(rows - 1) * columns;
+    let (first_at, second_at) = (in_row + column.min(last), in_row + (column + THREADS).min(last));
+    let (above, below) = (row.saturating_sub(1) * columns, (row + 1).min(rows - 1) * columns);
+    let is_inner_row = row > 0 && row + 1 < rows;
+    let own = ty * COLUMNS + tx;
+    // SAFETY: columns, rows and planes are below their numbers.
+    let cell = |plane: usize, at: usize| unsafe { *cells.get_unchecked(plane * of_plane + at) };
+    let start = (cell(0, first_at), cell(0, second_at), cell(1, first_at), cell(1, second_at));
+    let set = |plane: usize, [first, second]: [f32; 2]| {
+        // SAFETY: as above, and each thread writes its own elements.
+        unsafe {
+            if row < rows && column < columns {
+                next.as_mut_ptr().add(plane * of_plane + first_at).write(first);
+            }
+            if row < rows && column + THREADS < columns {
+                next.as_mut_ptr().add(plane * of_plane + second_at).write(second);
+            }
+        }
+    };
+    set(0, [start.0, start.1]);
+    // The cells in the plane before and in this one.
+    checkpoint!(state: (f32, f32, f32, f32) = start => for plane in 1..of.z {
+        let plane = plane as usize;
+        let (first_before, second_before, first, second) = state;
+        // SAFETY: in the tile, `tx + THREADS` is below `COLUMNS`, and neighbours are read where they are in the block-task's
+        // part. Barriers lie between writes and reads by other threads.
+        unsafe {
+            tile.add(own).write(first);
+            tile.add(own + THREADS).write(second);
+        }
+        thread::sync_threads();
+        let after = (plane + 1).min(planes - 1);
+        let (first_after, second_after) = (cell(after, first_at), cell(after, second_at));
+        let is_inner = is_inner_row && plane + 1 < planes;
+        let place = Place { tx, ty, column, last, first_at, second_at, above, below, is_inner };
+        let values = place.next(
+            |at| cell(plane, at),
+            // SAFETY: as above.
+            |at| unsafe { tile.add(at).read_volatile() },
+            (of_neighbours, of_cell),
+            [first_before, second_before],
+            [first, second],
+            [first_after, second_after],
+        );
+        set(plane, values);
+        thread::sync_threads();
+        state = (first, second, first_after, second_after);
+    });
 }
