@@ -53,12 +53,13 @@ fn texts_need_names_of_their_own_and_to_be_ptx() {
     let error = error.expect_err("two have one name");
     assert!(matches!(&error, Error::Code(CodeError::SameName { module }) if &**module == "a"));
     let error = builder().ptx("a", "// not PTX").build().expect_err("it has no version");
-    let Error::Code(CodeError::NotTransformed { module, .. }) = &error else {
-        panic!("{error:?}")
-    };
+    let Error::Code(CodeError::NotTransformed { module, .. }) = &error else { panic!("{error:?}") };
     assert_eq!(&**module, "a");
     let message = error.to_string();
-    assert!(message.contains(".version") && message.contains("as the compiler wrote it"), "{message}");
+    assert!(
+        message.contains(".version") && message.contains("as the compiler wrote it"),
+        "{message}"
+    );
 }
 
 #[test]
