@@ -140,8 +140,8 @@ pub unsafe trait WriteArg<'a, T> {
 pub struct Args {
     /// The values, each from a multiple of 16 bytes on. Padding is copied as it is.
     words: Vec<MaybeUninit<u128>>,
-    /// Start of each value in `words`.
-    offsets: Vec<u32>,
+    /// Where each value is in `words`.
+    values: Vec<Value>,
     /// Buffers in use, and how.
     buffers: Vec<(BufferArg, Access)>,
     /// For each of these the position of its address among the values.
@@ -152,12 +152,20 @@ pub struct Args {
     per_thread: bool,
 }
 
+/// The place of an argument's value.
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    /// In words of 16 bytes.
+    start: u32,
+    bytes: u32,
+}
+
 impl Args {
     /// Appends a value.
     pub fn push_value<T: KernelArg>(&mut self, value: T) {
         let start = self.words.len();
         self.words.resize(start + size_of::<T>().div_ceil(16), MaybeUninit::zeroed());
-        self.offsets.push(start as u32);
+        self.values.push(Value { start: start as u32, bytes: size_of::<T>() as u32 });
         const { assert!(align_of::<T>() <= 16, "kernel arguments are aligned to at most 16 bytes") };
         // SAFETY: the words from `start` on are large enough for a `T` and aligned to 16.
         unsafe { self.words.as_mut_ptr().add(start).cast::<T>().write(value) }
@@ -196,7 +204,7 @@ impl Args {
     }
 
     fn push_slice<T>(&mut self, buffer: BufferArg, access: Access) {
-        self.addresses.push(self.offsets.len() as u32);
+        self.addresses.push(self.values.len() as u32);
         // A slice without elements still needs an aligned address that is not null.
         self.push_value(if buffer.len == 0 { align_of::<T>() as u64 } else { buffer.address });
         self.push_value(buffer.len as u64);
@@ -204,7 +212,7 @@ impl Args {
     }
 
     fn push_pointer(&mut self, buffer: BufferArg, access: Access) {
-        self.addresses.push(self.offsets.len() as u32);
+        self.addresses.push(self.values.len() as u32);
         // Null, as from `cudaMalloc` of no bytes: kernels test for it.
         self.push_value(if buffer.len == 0 { 0 } else { buffer.address });
         self.buffers.push((buffer, access));
@@ -216,11 +224,28 @@ impl Args {
         for ((buffer, _), &position) in self.buffers.iter().zip(&self.addresses) {
             let resolved = if buffer.len == 0 { None } else { address(buffer) };
             if let Some(resolved) = resolved {
-                let start = self.offsets[position as usize] as usize;
+                let start = self.values[position as usize].start as usize;
                 // SAFETY: the value at this position is a `u64`, pushed with the buffer.
                 unsafe { self.words.as_mut_ptr().add(start).cast::<u64>().write(resolved) }
             }
         }
+    }
+
+    /// Replaces each buffer by what `other` gives: memory of the same length, which is used in the same way.
+    pub fn replace_buffers(&mut self, mut other: impl FnMut(&BufferArg, Access) -> BufferArg) {
+        for (buffer, access) in &mut self.buffers {
+            *buffer = other(buffer, *access);
+        }
+        self.resolve(|buffer| Some(buffer.address));
+    }
+
+    /// Bytes of each value, and whether it is the address of a buffer.
+    pub fn sizes(&self) -> impl ExactSizeIterator<Item = (usize, bool)> + '_ {
+        let values = self.values.iter().enumerate();
+        // In the order of the values.
+        values.map(|(at, value)| {
+            (value.bytes as usize, self.addresses.binary_search(&(at as u32)).is_ok())
+        })
     }
 
     /// Sets the bytes of shared memory of a block, up to the end of its slices.
@@ -254,7 +279,7 @@ impl Args {
     /// The value pushed at `position` is a `T`, or has its layout.
     pub unsafe fn get<T: Copy>(&self, position: usize) -> T {
         // SAFETY: the caller says that a `T` was pushed here.
-        unsafe { self.words.as_ptr().add(self.offsets[position] as usize).cast::<T>().read() }
+        unsafe { self.words.as_ptr().add(self.values[position].start as usize).cast::<T>().read() }
     }
 
     /// The address at `position`, as a pointer.
@@ -270,8 +295,8 @@ impl Args {
 
     /// A pointer to each value in order, as a driver's launch call takes them.
     pub fn pointers(&self) -> impl Iterator<Item = *const u8> + '_ {
-        // SAFETY: every offset lies within `words`; that of a value without bytes may lie at the end.
-        self.offsets.iter().map(|&at| unsafe { self.words.as_ptr().add(at as usize).cast() })
+        // SAFETY: every value lies within `words`; that of a value without bytes may lie at the end.
+        self.values.iter().map(|at| unsafe { self.words.as_ptr().add(at.start as usize).cast() })
     }
 
     /// Bytes that the values take, each rounded up to 16.
@@ -288,7 +313,7 @@ impl Args {
 impl fmt::Debug for Args {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Args")
-            .field("values", &self.offsets.len())
+            .field("values", &self.values.len())
             .field("buffers", &self.buffers)
             .finish()
     }
@@ -442,6 +467,16 @@ impl<'a, G> Call<'a, G> {
     #[doc(hidden)]
     pub fn args(&self) -> &Args {
         &self.args
+    }
+
+    /// This call with other arguments.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Call::new).
+    #[doc(hidden)]
+    pub unsafe fn with_args(self, args: Args) -> Call<'a, G> {
+        Call { args, ..self }
     }
 
     /// Takes the arguments out of the call.

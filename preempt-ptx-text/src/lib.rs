@@ -10,6 +10,7 @@ mod flow;
 mod lex;
 mod panics;
 mod reader;
+mod select;
 mod text;
 mod transform;
 mod tree;
@@ -25,6 +26,7 @@ pub use panics::{
     with_panic_records,
 };
 pub use reader::{PtxError, read};
+pub use select::{EntryShape, LaunchNeed};
 #[doc(hidden)]
 pub use text::{
     EARLY_CAPABILITY, Function, Functions, Kernel, blanked, block_threads, bound_registers,

@@ -239,7 +239,7 @@ impl<'m> Splicing<'m> {
         // All that is dynamic starts at one address, which is aligned for each of the file's declarations.
         let (alignment, name_of_shared) = if judged.is_dynamic { (1, DYNAMIC) } else { (16, SLOT) };
         self.shared.insert(format!(".extern .shared .align {alignment} .b8 {name_of_shared}[];\n"));
-        let (parameters, cohort) = parameters(entry);
+        let (parameters, cohort) = place_parameters(entry);
         let added_shared = SLOT_BYTES as u32;
         Ok(PreemptibleEntry {
             name,
@@ -325,7 +325,7 @@ impl<'m> Splicing<'m> {
 }
 
 /// Where the parameters of an entry are, and the cohort behind them.
-fn parameters(entry: &FunctionItem<'_>) -> (Vec<Parameter>, Parameter) {
+pub(crate) fn place_parameters(entry: &FunctionItem<'_>) -> (Vec<Parameter>, Parameter) {
     let mut end = 0u64;
     let mut place = |bytes: u64, alignment: u64| {
         let offset = end.next_multiple_of(alignment);

@@ -57,6 +57,8 @@
 //! | [`tune`] | the amortizing factor of a launch, found by measuring |
 //! | [`Error`], [`mod@error`] | what went wrong and what to do; one enum for each area |
 //! | [`Module`], [`include_kernels!`] | the PTX of a kernels crate, embedded by its build script |
+//! | [`SchedulerBuilder::ptx`], [`ForeignKernel`], [`mod@ptx`] | kernels that nvcc, NVRTC or Triton compiled, and what their PTX says |
+//! | [`Scheduler::verify`] | both forms of a kernel, run and compared |
 //! | [`prelude`] | the names that most applications use |
 //! | [`preempt_device`] | what kernels are written with; a crate of kernels depends on it alone |
 //! | [`preempt-build`](https://docs.rs/preempt-build) | for build scripts: compiles a kernels crate to PTX |
@@ -96,12 +98,14 @@ pub mod cust;
 mod device;
 mod engine;
 pub mod error;
+mod foreign;
 #[doc = include_str!("migration.md")]
 pub mod migration {}
 mod module;
 pub mod policy;
 pub mod predict;
 pub mod prelude;
+pub mod ptx;
 pub mod recording;
 mod scheduler;
 pub mod sim;
@@ -130,8 +134,9 @@ pub use preempt_ptx_text::KernelFault;
 #[doc(inline)]
 pub use scheduler::stats;
 pub use scheduler::{
-    Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut, Event,
-    Handle, Loan, LoanFuture, Opaque, PinnedBuffer, Program, ProgramBuilder, ProgramCall, Room,
-    Scheduler, SchedulerBuilder, Scope, Stream, TryLaunch,
+    Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut,
+    Difference, Event, ForeignCall, ForeignKernel, Handle, Loan, LoanFuture, Opaque, PinnedBuffer,
+    Program, ProgramBuilder, ProgramCall, Room, Scheduler, SchedulerBuilder, Scope, Stream,
+    TryLaunch, Verification,
 };
 pub use vocabulary::{Costs, LaunchId, Timestamp};

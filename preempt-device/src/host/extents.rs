@@ -172,6 +172,12 @@ impl IntoExtents for Dim3 {
     }
 }
 
+impl IntoExtents for Extents {
+    fn into_extents(self) -> Extents {
+        self
+    }
+}
+
 /// The grid of a [`Call`](super::Call) that can be launched.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid(pub(super) GridRequest);

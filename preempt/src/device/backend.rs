@@ -17,7 +17,8 @@ use super::control::{ControlSource, Grid, PlainGrid};
 use super::news::Mark;
 use super::program::{Chains, ProgramLaunch, Step};
 use super::rows::Rows;
-use crate::error::{DeviceError, Error};
+use crate::error::{CodeError, DeviceError, Error};
+use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
 use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueCount};
 
@@ -27,6 +28,14 @@ pub(crate) trait Backend: Send + Sync {
     /// queues hold no word of the previous scheduler. Reserves so many bytes for block-tasks that blocks leave at
     /// checkpoints, if a kernel has one and the device keeps them in its memory. Nothing is in flight. May block.
     fn load(&self, code: &[DeviceCode], path: SignalPath, save_bytes: usize) -> Result<(), Error>;
+
+    /// Loads a module of another compiler, and makes its kernels launchable until the next [`load`](Backend::load). Nothing is
+    /// in flight. May block.
+    fn load_foreign(&self, module: &ForeignModule) -> Result<(), Error> {
+        let entry = module.kernels.first().map_or("", |of| of.kernel.name);
+        let (entry, module) = (entry.into(), module.name.into());
+        Err(Error::Code(CodeError::NoHostCode { entry, module }))
+    }
 
     /// Blocks of a kernel that one SM holds in a launch of `tasks` block-tasks, if each takes `shared` bytes of shared
     /// memory. 0 if a block cannot have so much.

@@ -5,7 +5,7 @@
 //! ```text
 //!   runtime (safe Rust)      orders, launches, signals, copies          reports
 //!                                        │                                 ▲
-//!   control                  Session: control blocks, posts, tickets, requeue lists, the entry's first parameter
+//!   control                  Session: control blocks, posts, tickets, requeue lists, cohorts
 //!                                        │ grids                           │ posts, faults, ends of copies
 //!   back end                 cpu::CpuDevice      cuda::CudaDevice      cpu::model::Model (tests)
 //! ```
@@ -33,8 +33,8 @@
 //! another. How many blocks of a kernel an SM holds is [`occupancy`](backend::Backend::occupancy), and it must not
 //! change while the device is loaded. Where blocks lie is the device's choice: a grant excludes SMs, it places nothing.
 //!
-//! **Cohorts and plain grids.** A cohort is a grid of the kernel's preemptible entry, whose first parameter
-//! [`control`] makes. The back end fills in two fields: where the queue's signal word is, and whether block-tasks of the
+//! **Cohorts and plain grids.** A cohort is a grid of the kernel's preemptible entry, one of whose parameters
+//! [`control`] makes: before the kernel's own, or behind them where another compiler placed those. The back end fills in two fields: where the queue's signal word is, and whether block-tasks of the
 //! kernel need a barrier between them. A plain grid is the launch's own grid; behind its last block the back end posts
 //! that all block-tasks are done. A launch that is refused leaves nothing in the queue, and later launches work.
 //!

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::backend::{KernelLaunch, OwnedCopy, Owner, RawStream};
+use crate::foreign::is_plain_alone;
 
 /// A call of a program.
 #[derive(Clone, Debug)]
@@ -62,6 +63,11 @@ impl Step {
     /// Its place in its program, counted from 0, and what it is called in errors.
     pub fn describe(&self, index: usize) -> String {
         format!("call {index}, {}", self.name())
+    }
+
+    /// Whether it runs as cohorts in a preemptible program.
+    pub fn has_cohorts(&self) -> bool {
+        matches!(self, Step::Launch { launch, .. } if !is_plain_alone(launch.kernel))
     }
 
     /// Whether dropping it may run application code.

@@ -39,6 +39,8 @@ pub(crate) struct Called {
     pub launch: Option<LaunchSpec>,
     /// How many calls, from this one on, the device takes at once where they are queued behind another launch. At least 1.
     pub together: u32,
+    /// Whether it is a kernel that runs in the plain form alone. Other plain calls are captured work.
+    pub is_plain_kernel: bool,
 }
 
 /// What happened.

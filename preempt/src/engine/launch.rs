@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
+use super::interface::Called;
 use super::ledger::{self, Ledger};
 use super::queues::DeviceQueues;
 use super::shape::{Work, has_spilled};
@@ -144,6 +145,8 @@ pub(super) struct Launch {
     pub spec: LaunchSpec,
     /// How many launches, from this one on, are queued at once behind another one.
     pub together: u32,
+    /// Whether it is a call of a program that has block-tasks although it is plain.
+    pub is_plain_kernel: bool,
     /// The SMs that the launch has.
     pub range: SmRange,
     /// The control block, from the first cohort on.
@@ -195,15 +198,17 @@ pub(super) struct OnDevice {
 }
 
 impl Launch {
-    /// A launch that is queued at once with those behind it: `together` in all.
-    pub fn with_others(now: Duration, spec: LaunchSpec, together: u32) -> Launch {
-        Launch { together, ..Launch::new(now, spec) }
+    /// The launch of a call of a program, if it has one.
+    pub fn called(now: Duration, call: &Called) -> Option<Launch> {
+        let Called { together, is_plain_kernel, .. } = *call;
+        call.launch.map(|spec| Launch { together, is_plain_kernel, ..Launch::new(now, spec) })
     }
 
     pub fn new(now: Duration, spec: LaunchSpec) -> Launch {
         Launch {
             spec,
             together: 1,
+            is_plain_kernel: false,
             range: SmRange::EMPTY,
             control: None,
             handed: None,

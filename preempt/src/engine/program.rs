@@ -126,7 +126,7 @@ impl Engine {
                 urgency,
                 effective: urgency,
                 next: None,
-                launch: call.launch.map(|spec| Launch::with_others(now, spec, call.together)),
+                launch: Launch::called(now, call),
                 opaque: None,
                 program: None,
                 part_of: None,
@@ -264,6 +264,8 @@ impl Engine {
     /// Adds what a call did to the report of its program.
     pub(super) fn count_call(&mut self, key: OpKey, end: End) {
         let Some(Op { part_of: Some(of), launch, .. }) = self.ops.get(key) else { return };
+        let is_captured = |launch: &Launch| launch.spec.plain && !launch.is_plain_kernel;
+        let is_captured = launch.as_ref().is_some_and(is_captured);
         let (of, call) = (*of, launch.as_ref().map(Launch::report));
         let Some(Op { program: Some(program), .. }) = self.ops.get_mut(of) else { return };
         program.done += usize::from(matches!(end, End::Succeeded));
@@ -272,8 +274,8 @@ impl Engine {
         if !std::mem::replace(&mut program.has_run, true) {
             report.started = call.started.max(report.started);
         }
-        // A plain call is work that has no block-tasks, and as many here as it needs SMs.
-        let tasks = if call.plain { 0 } else { call.tasks };
+        // Captured work has no block-tasks, and as many here as it needs SMs.
+        let tasks = if is_captured { 0 } else { call.tasks };
         report.tasks = report.tasks.saturating_add(tasks);
         report.armed |= call.armed;
         report.yields += call.yields;

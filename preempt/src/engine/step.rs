@@ -108,6 +108,8 @@ pub(crate) struct CallRecord {
     pub name: String,
     pub launch: Option<LaunchRecord>,
     pub together: u32,
+    #[serde(default)]
+    pub is_plain_kernel: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -353,14 +355,16 @@ impl ChangeRecord {
 
 impl CallRecord {
     fn of((called, op): (&Called, &OpKey)) -> CallRecord {
-        let Called { name, launch, together } = *called;
+        let Called { name, launch, together, is_plain_kernel } = *called;
         let (op, name) = (op.data().as_ffi(), name.to_owned());
-        CallRecord { op, name, launch: launch.as_ref().map(LaunchRecord::of), together }
+        let launch = launch.as_ref().map(LaunchRecord::of);
+        CallRecord { op, name, launch, together, is_plain_kernel }
     }
 
     fn to_call(&self) -> Called {
         let launch = self.launch.as_ref().map(LaunchRecord::to_spec);
-        Called { name: interned(&self.name), launch, together: self.together }
+        let CallRecord { together, is_plain_kernel, .. } = *self;
+        Called { name: interned(&self.name), launch, together, is_plain_kernel }
     }
 }
 

@@ -174,4 +174,73 @@ pub enum ConfigurationError {
         /// Threads that a block can have.
         threads: u32,
     },
+    /// A call of a foreign kernel with another number of arguments than its PTX has parameters.
+    #[error(
+        "kernel `{kernel}` has {takes} parameters in its PTX, and the call has {given} arguments: one `.read(..)`, \
+         `.write(..)` or `.value(..)` for each, in their order"
+    )]
+    ArgumentCount {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// Arguments of the call.
+        given: usize,
+        /// Parameters of the entry.
+        takes: usize,
+    },
+    /// An argument of a foreign kernel of another size than the parameter in its PTX.
+    #[error(
+        "kernel `{kernel}`: parameter {position}, counted from 0, takes {takes} bytes in the PTX, and the call gives {given}: \
+         {what_to_do}"
+    )]
+    ArgumentBytes {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The parameter, counted from 0.
+        position: usize,
+        /// Bytes of the argument.
+        given: usize,
+        /// Bytes of the parameter.
+        takes: usize,
+        /// What to do about it.
+        what_to_do: &'static str,
+    },
+    /// A block with more threads than the PTX of a foreign kernel allows.
+    #[error(
+        "kernel `{kernel}` was compiled for blocks of at most {most} threads (`.maxntid`), and {block} are more; use a smaller \
+         block, or compile it with another `__launch_bounds__`"
+    )]
+    BlockBound {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The block that was asked for.
+        block: Dim3,
+        /// Threads, at most.
+        most: u32,
+    },
+    /// A block whose warps have threads of several rows, where the verdict of a foreign kernel does not allow it.
+    #[error(
+        "kernel `{kernel}` is preemptible with blocks whose x is a multiple of 32, or of one row, and not with {block}: threads \
+         return by their row, and others of their warp would wait for them; use such a block, or `ForeignKernel::plain`"
+    )]
+    BlockRows {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The block that was asked for.
+        block: Dim3,
+    },
+    /// More shared memory than a block of a foreign kernel can have.
+    #[error(
+        "kernel `{kernel}` takes {bytes} bytes of shared memory, {added} of them for preemption; a block of this device has \
+         at most {limit}; ask for less by `.dynamic_shared(..)`, or use `ForeignKernel::plain`, which adds none"
+    )]
+    SharedOfEntry {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// What a block takes in all, static and dynamic.
+        bytes: u64,
+        /// What the worker loop takes of it.
+        added: u32,
+        /// What a block can have.
+        limit: u32,
+    },
 }

@@ -8,6 +8,8 @@
 //! | `api/stream` | launches and copies, and the checks before they are taken in |
 //! | `api/handle` | results |
 //! | `api/event` | order between streams |
+//! | `api/foreign` | kernels of other compilers |
+//! | `api/verify` | both forms of a kernel, compared |
 //! | `api/program` | launches and copies that are recorded once |
 //! | `api/room` | room in streams, for code that must not block |
 //! | `api/scope` | launches with borrowed arguments |
@@ -64,6 +66,8 @@ mod runtime;
 pub use api::buffer::Buffer;
 pub use api::copies::Copy2d;
 pub use api::event::Event;
+pub use api::foreign::{ForeignCall, ForeignKernel};
+use api::foreign::{ForeignTexts, Texts};
 pub use api::handle::{CancelOnDrop, Handle};
 pub use api::pinned::{Loan, LoanFuture, PinnedBuffer};
 pub use api::program::{Program, ProgramBuilder, ProgramCall};
@@ -71,6 +75,7 @@ pub use api::room::{Room, TryLaunch};
 pub use api::scope::Scope;
 pub use api::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 pub use api::stream::Stream;
+pub use api::verify::{Difference, Verification};
 pub use observed::stats;
 use observed::stats::Stats;
 #[cfg(feature = "cust")]
@@ -105,6 +110,7 @@ pub struct Scheduler {
     streams: Arc<AtomicU32>,
     /// Sources of the builder's kernels, to tell one build of them from another.
     sources: Arc<[Source]>,
+    foreign: Arc<ForeignTexts>,
 }
 
 /// Time: what follows from costs up to this can be computed.
@@ -127,6 +133,7 @@ impl Scheduler {
             policy: None,
             predictor: None,
             code: Vec::new(),
+            texts: Vec::new(),
             settings: Settings {
                 wait_spin: Duration::from_micros(50),
                 poller_spin: false,
@@ -319,9 +326,10 @@ impl Scheduler {
         &self.shared().device
     }
 
-    /// The PTX of the kernels crate of this name, if the builder was given some.
+    /// The PTX of the kernels crate, or of the text, of this name, if the builder was given some.
     pub(crate) fn ptx(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.sources.iter().filter(move |source| source.name == name).filter_map(Source::ptx)
+        let sources = self.sources.iter().filter(move |source| source.name == name);
+        sources.filter_map(Source::ptx).chain(self.foreign.text(name))
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -342,6 +350,7 @@ pub struct SchedulerBuilder {
     policy: Option<Box<dyn Policy>>,
     predictor: Option<Box<dyn Predictor>>,
     code: Vec<DeviceCode>,
+    texts: Texts,
     settings: Settings,
 }
 
@@ -502,13 +511,15 @@ impl SchedulerBuilder {
     /// # Errors
     ///
     /// [`DeviceError::Taken`](crate::error::DeviceError::Taken) if the device has a scheduler;
-    /// [`ConfigurationError::Cost`]; [`Error::Thread`] if the operating system gives no thread.
+    /// [`ConfigurationError::Cost`]; errors of the texts of [PTX](SchedulerBuilder::ptx); [`Error::Thread`] if the operating
+    /// system gives no thread.
     pub fn build(self) -> Result<Scheduler, Error> {
         if let Some(cost) =
             self.settings.costs.map(|costs| costs.longest()).filter(|&cost| cost > DAY)
         {
             return Err(Error::Configuration(ConfigurationError::Cost { cost }));
         }
+        let foreign = Arc::new(ForeignTexts::new(self.texts)?);
         let device = match self.device {
             Some(device) => device,
             None => Device::cpu()?,
@@ -517,7 +528,8 @@ impl SchedulerBuilder {
         let predictor = self.predictor.unwrap_or_else(|| Box::new(Online::new()));
         let shared = Shared::start(device, policy, predictor, &self.code, self.settings)?;
         let sources = self.code.iter().map(DeviceCode::source).collect();
-        Ok(Scheduler { closer: Arc::new(Closer { shared }), streams: Arc::default(), sources })
+        let closer = Arc::new(Closer { shared });
+        Ok(Scheduler { closer, streams: Arc::default(), sources, foreign })
     }
 }
 

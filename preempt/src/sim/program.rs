@@ -121,7 +121,8 @@ pub(super) fn form(
     let together = together(calls);
     let calls = calls.iter().zip(together).map(|(&(name, spec), together)| {
         let launch = spec.map(|spec| LaunchSpec { hardware_stop: None, ..spec });
-        Called { name, launch, together }
+        // In the model, plain calls are captured work.
+        Called { name, launch, together, is_plain_kernel: false }
     });
     Form::Preemptible(calls.collect())
 }

@@ -401,7 +401,7 @@ impl Session {
         Ok(())
     }
 
-    /// The first parameter of a preemptible entry.
+    /// The parameter that a preemptible entry has beside the kernel's own.
     fn cohort(
         &mut self,
         order: &CohortOrder,

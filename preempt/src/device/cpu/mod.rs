@@ -25,7 +25,8 @@ use super::{
     Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath, Step,
     lock,
 };
-use crate::error::Error;
+use crate::error::{CodeError, Error};
+use crate::foreign::Foreign;
 use crate::module::DeviceCode;
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::{Mutex, thread};
@@ -185,11 +186,15 @@ impl Backend for CpuDevice {
 
     fn occupancy(
         &self,
-        _kernel: &'static Kernel,
+        kernel: &'static Kernel,
         block: Dim3,
         shared: u32,
         _tasks: u32,
     ) -> Result<Occupancy, Error> {
+        if Foreign::of(kernel).is_some() {
+            let (entry, module) = (kernel.name.into(), kernel.module.into());
+            return Err(Error::Code(CodeError::NoHostCode { entry, module }));
+        }
         let demand = Demand::new(block, shared);
         let by_threads = self.limits.threads_per_sm / demand.threads.max(1);
         let by_shared = match demand.shared {

@@ -19,6 +19,7 @@ use crate::device::{
     spares_a_place,
 };
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
+use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
 use crate::vocabulary::OpKey;
 
@@ -39,6 +40,15 @@ impl Backend for CudaDevice {
         self.control_blocks.reset()?;
         self.proxy.set_path(path);
         Ok(())
+    }
+
+    fn load_foreign(&self, module: &ForeignModule) -> Result<(), Error> {
+        let context = self.context();
+        let _entered = context.enter()?;
+        // The driver waits for what is resident before it loads a module.
+        let _held = self.proxy.hold();
+        self.end_proxy();
+        self.kernels.load_foreign(module)
     }
 
     fn occupancy(

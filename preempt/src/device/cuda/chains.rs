@@ -12,7 +12,7 @@ use preempt_device::abi::Cohort;
 use super::context::{Context, call};
 use super::graphs::{Node, Nodes, Raw, UnusedGraphs, entry_node};
 use super::kernels::{Kernels, Launchable};
-use super::launch::NO_COHORT;
+use super::launch::{NO_COHORT, Placed};
 use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
 use crate::device::{Chains, ProgramLaunch, Step};
@@ -66,10 +66,11 @@ impl ChainGraph {
         let mut nodes = Nodes::of(context, self.raw.graph);
         for step in steps {
             let Step::Launch { launch, .. } = step else { continue };
-            let Launchable { function, .. } = kernels.of(launch)?;
-            let node = entry_node(context, &function, [1, 1, 1], launch);
-            // SAFETY: the caller's promise; a cohort is what the entry takes first.
-            self.nodes.push(unsafe { nodes.kernel(node, Some(&NO_COHORT), &launch.args)? });
+            let Launchable { function, cohort: place, added_shared, .. } = kernels.of(launch)?;
+            let node = entry_node(context, &function, [1, 1, 1], (launch, added_shared));
+            let cohort = Some(Placed(&NO_COHORT, place));
+            // SAFETY: the caller's promise; the entry has a cohort at this place.
+            self.nodes.push(unsafe { nodes.kernel(node, cohort, &launch.args)? });
         }
         // SAFETY: an error gives the graph up; it stays until the line is done, or the context is lost.
         unsafe { self.raw.instantiate(context, line) }
@@ -93,7 +94,7 @@ impl CudaDevice {
     ///
     /// As [`Backend::prepare_chains`](crate::device::Backend::prepare_chains).
     pub(super) unsafe fn chains_of(&self, steps: &[Step]) -> Result<Option<Chains>, Error> {
-        let is_kernel = |step: &Step| matches!(step, Step::Launch { .. });
+        let is_kernel = |step: &Step| step.has_cohorts();
         let calls = chains(&steps.iter().map(is_kernel).collect::<Vec<_>>());
         if calls.is_empty() {
             return Ok(None);
@@ -146,12 +147,15 @@ impl CudaDevice {
             Step::Copy(_) | Step::Captured(_) => None,
         });
         for ((node, launch), cohort) in graph.nodes.iter().zip(launches).zip(cohorts) {
-            let Launchable { function, cooperates, .. } = self.kernels.of(launch)?;
+            let Launchable { function, cohort: place, cooperates, added_shared, .. } =
+                self.kernels.of(launch)?;
             let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
-            let shape = entry_node(context, &function, [cohort.blocks, 1, 1], launch);
+            let shape =
+                entry_node(context, &function, [cohort.blocks, 1, 1], (launch, added_shared));
+            let cohort = Some(Placed(&cohort, place));
             // SAFETY: the node is of the graph. These are the parameters of the entry, which the driver copies; launches
             // that it has taken keep theirs.
-            unsafe { node.set(context, executable, shape, Some(&cohort), &launch.args)? };
+            unsafe { node.set(context, executable, shape, cohort, &launch.args)? };
         }
         let raw = self.queues.stream(queue).raw();
         // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.

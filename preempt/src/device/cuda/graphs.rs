@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
-use preempt_device::abi::Cohort;
 use preempt_device::host::Args;
 
 use super::capture::{CapturedGraph, capture};
@@ -24,7 +23,7 @@ use super::driver::{RawGraph, RawGraphExec, RawNode};
 use super::events::Ends;
 use super::fills::{Fill, doublings, fills};
 use super::kernels::Kernels;
-use super::launch::with_parameters;
+use super::launch::{Placed, with_parameters};
 use super::memory::{Pool, Zeroing};
 use super::probe::settle;
 use super::streams::{Stream, TrackedStream};
@@ -211,7 +210,8 @@ impl ProgramGraph {
         for step in steps {
             let kernel = match step {
                 Step::Launch { launch, version } => {
-                    let node = entry_node(context, &kernels.of(launch)?.plain, launch.grid, launch);
+                    let node =
+                        entry_node(context, &kernels.of(launch)?.plain, launch.grid, (launch, 0));
                     // SAFETY: the caller's promise.
                     Some((unsafe { nodes.kernel(node, None, &launch.args)? }, *version))
                 }
@@ -256,7 +256,8 @@ impl State {
                 continue;
             };
             if known != version {
-                let shape = entry_node(context, &kernels.of(launch)?.plain, launch.grid, launch);
+                let shape =
+                    entry_node(context, &kernels.of(launch)?.plain, launch.grid, (launch, 0));
                 // SAFETY: the node is of the graph; these are the entry's parameters.
                 unsafe { node.set(context, executable, shape, None, &launch.args)? };
                 *known = *version;
@@ -267,12 +268,12 @@ impl State {
     }
 }
 
-/// A kernel node without its parameters.
+/// A kernel node without its parameters, with bytes of shared memory beyond those of the launch.
 pub(super) fn entry_node(
     context: &Context,
     entry: &Function,
     [x, y, z]: [u32; 3],
-    launch: &KernelLaunch,
+    (launch, added_shared): (&KernelLaunch, u32),
 ) -> sys::CUDA_KERNEL_NODE_PARAMS {
     sys::CUDA_KERNEL_NODE_PARAMS {
         func: entry.0,
@@ -282,7 +283,7 @@ pub(super) fn entry_node(
         blockDimX: launch.block.x,
         blockDimY: launch.block.y,
         blockDimZ: launch.block.z,
-        sharedMemBytes: launch.shared_bytes(),
+        sharedMemBytes: launch.shared_bytes() + added_shared,
         kernelParams: ptr::null_mut(),
         extra: ptr::null_mut(),
         kern: ptr::null_mut(),
@@ -301,7 +302,7 @@ impl Node {
         context: &Context,
         executable: RawGraphExec,
         node: sys::CUDA_KERNEL_NODE_PARAMS,
-        cohort: Option<&Cohort>,
+        cohort: Option<Placed<'_>>,
         args: &Args,
     ) -> Result<(), Error> {
         with_parameters(cohort, args, |parameters| {
@@ -346,7 +347,7 @@ impl<'a> Nodes<'a> {
     pub unsafe fn kernel(
         &mut self,
         node: sys::CUDA_KERNEL_NODE_PARAMS,
-        cohort: Option<&Cohort>,
+        cohort: Option<Placed<'_>>,
         args: &Args,
     ) -> Result<Node, Error> {
         let (context, graph) = (self.context, self.graph);

@@ -1,28 +1,24 @@
 //! The functions and modules of kernels, and how many of their blocks an SM holds.
 
-use std::collections::{BTreeMap, HashMap};
-use std::mem::ManuallyDrop;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use cudarc::driver::sys::CUlimit;
-use preempt_device::abi::Cohort;
 use preempt_device::host::{Dim3, Kernel};
 use rustc_hash::FxHashMap;
 
-use super::code::{Code, Function};
-use super::context::{Context, call};
+use super::code::Function;
+use super::context::Context;
 use super::driver::{DeviceAttribute, FunctionAttribute};
+use super::launch::CohortPlace;
+use super::loaded::{Loaded, LoadedEntry};
 use super::lock;
 use super::panics::{self, PanicRecords};
 use super::registers::Sm;
 use crate::device::KernelLaunch;
-use crate::error::{CodeError, ConfigurationError, DeviceError, Error};
-use crate::module::{DeviceCode, LoadedModule, Module};
-use preempt_ptx_text::{
-    self as ptx, EARLY_CAPABILITY, Functions, blanked, block_threads, bound_registers,
-    check_functions, cooperates, first_parameter_bytes, functions, shared_variables, waits,
-    with_waits,
-};
+use crate::error::{CodeError, ConfigurationError, Error};
+use crate::foreign::{Foreign, ForeignModule};
+use crate::module::{DeviceCode, Module};
+use preempt_ptx_text::{EARLY_CAPABILITY, with_waits};
 
 /// Bytes of shared memory that a block gets by default; a kernel opts into more.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
@@ -46,6 +42,8 @@ const NO_ENTRY: &str = "the PTX that `include_kernels!` embeds for this crate la
     the package with `include_kernels!` made it: build that package anew, and run `preempt-ptx` if the PTX is \
     committed. A kernel is in no PTX if it is inside of a generic function or `impl`, or if a `#[cfg]` or feature of \
     the host alone includes it";
+const NOT_ASKED_FOR: &str = "it comes from a text of PTX; ask this scheduler for it by `Scheduler::foreign`, and give its \
+    builder the text by `.ptx(..)`";
 
 /// The kernels that can be launched.
 #[derive(Debug)]
@@ -60,6 +58,7 @@ pub(super) struct Kernels {
     loaded: Mutex<HashMap<(usize, usize), Arc<Loaded>>>,
     /// The modules that the scheduler has.
     current: RwLock<Vec<Current>>,
+    foreign: RwLock<ForeignKernels>,
     prepared: RwLock<Prepared>,
     /// Held while a kernel is prepared.
     preparing: Mutex<()>,
@@ -69,6 +68,15 @@ pub(super) struct Kernels {
 /// By the kernel's address, and a block's threads and bytes of shared memory. There are at most as many sizes as bytes that
 /// a block can have.
 type Prepared = FxHashMap<(usize, BlockSize), Launchable>;
+
+/// The kernels of other compilers that the scheduler has asked for.
+#[derive(Debug, Default)]
+struct ForeignKernels {
+    /// By the kernel's address.
+    entries: FxHashMap<usize, LoadedEntry>,
+    /// The modules that they are in.
+    loaded: Vec<Loaded>,
+}
 
 /// What a block takes of its SM, besides registers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,6 +92,9 @@ pub(super) struct Launchable {
     pub function: Function,
     /// The plain entry.
     pub plain: Function,
+    pub cohort: CohortPlace,
+    /// Bytes of dynamic shared memory of a cohort beyond those of the launch.
+    pub added_shared: u32,
     /// Whether no thread may start the next block-task before all threads have ended the present one.
     pub cooperates: bool,
     /// Whether the entry can start early, because it waits by itself.
@@ -101,52 +112,6 @@ struct Current {
     name: &'static str,
     /// `None` if it came without PTX.
     code: Option<Arc<Loaded>>,
-}
-
-/// A module with its preemptible entries.
-#[derive(Debug)]
-struct Loaded {
-    entries: HashMap<String, LoadedEntry>,
-    _keep: Keep,
-}
-
-/// The owner that keeps functions in place.
-#[derive(Debug)]
-#[expect(dead_code, reason = "it is only dropped")]
-enum Keep {
-    Code(Code),
-    Module(OthersModule),
-}
-
-/// A module of other code, which is unloaded when its last owner drops it.
-#[derive(Debug)]
-struct OthersModule {
-    module: ManuallyDrop<LoadedModule>,
-    context: Arc<Context>,
-}
-
-impl Drop for OthersModule {
-    fn drop(&mut self) {
-        // Otherwise kernels of the module may still run.
-        if self.context.is_freeable() {
-            let _entered = self.context.enter();
-            // SAFETY: here and nowhere else.
-            unsafe { ManuallyDrop::drop(&mut self.module) };
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LoadedEntry {
-    function: Function,
-    plain: Function,
-    cooperates: bool,
-    waits: bool,
-    registers: u32,
-    /// The most threads in a block that its registers allow.
-    threads_per_block: u32,
-    /// Bytes of shared memory beside the dynamic, including the worker loop's.
-    static_shared: u32,
 }
 
 impl Kernels {
@@ -174,6 +139,7 @@ impl Kernels {
             shared_per_sm,
             loaded: Mutex::default(),
             current: RwLock::default(),
+            foreign: RwLock::default(),
             prepared: RwLock::default(),
             preparing: Mutex::default(),
         })
@@ -197,6 +163,7 @@ impl Kernels {
             });
         }
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        *self.foreign.write().unwrap_or_else(PoisonError::into_inner) = ForeignKernels::default();
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(code.iter().any(|code| match code {
             DeviceCode::Embedded(module) => {
@@ -218,18 +185,44 @@ impl Kernels {
         if let Some(code) = loaded.get(&key) {
             return Ok(code.clone());
         }
+        let code = self.with_records(ptx, |ptx, panics| {
+            Loaded::new(&self.context, module.name(), ptx, self.sm, panics)
+        })?;
+        Ok(loaded.entry(key).or_insert(Arc::new(code)).clone())
+    }
+
+    /// Loads a module of another compiler, and makes its kernels launchable until the next [`load`](Kernels::load). The
+    /// context is entered, and nothing of ours runs.
+    pub fn load_foreign(&self, module: &ForeignModule) -> Result<(), Error> {
+        let loaded = self.with_records(&module.ptx, |ptx, panics| {
+            Loaded::foreign(&self.context, module, ptx, self.sm, panics)
+        })?;
+        let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+        for kernel in module.kernels.iter().flat_map(|of| [&of.kernel, &of.plain]) {
+            if let Some(entry) = loaded.entries.get(kernel.entry) {
+                foreign.entries.insert(std::ptr::from_ref(kernel).addr(), *entry);
+            }
+        }
+        foreign.loaded.push(loaded);
+        Ok(())
+    }
+
+    /// Loads a text that waits for the grid before it where it is marked to, and whose panics leave records.
+    fn with_records(
+        &self,
+        ptx: &str,
+        load: impl Fn(&str, Option<&PanicRecords>) -> Result<Loaded, Error>,
+    ) -> Result<Loaded, Error> {
         let with_waits = self.starts_early.then(|| with_waits(ptx)).flatten();
         let ptx = with_waits.as_deref().unwrap_or(ptx);
-        let load = |ptx, panics| Loaded::new(&self.context, module.name(), ptx, self.sm, panics);
-        let code = match panics::recording(ptx) {
-            None => load(ptx, None)?,
+        match panics::recording(ptx) {
+            None => load(ptx, None),
             Some(recording) => match load(&recording, Some(&*self.panics)) {
                 // Its kernels run without records as well, and what is wrong is said of the text as it was given.
-                Err(Error::Code(CodeError::NotLoaded { .. })) => load(ptx, None)?,
-                loaded => loaded?,
+                Err(Error::Code(CodeError::NotLoaded { .. })) => load(ptx, None),
+                loaded => loaded,
             },
-        };
-        Ok(loaded.entry(key).or_insert(Arc::new(code)).clone())
+        }
     }
 
     /// What a launch of `kernel` needs.
@@ -265,14 +258,19 @@ impl Kernels {
         let _entered = self.context.enter()?;
         let _preparing = lock(&self.preparing);
         let entry = self.find(kernel)?;
-        let blocks_per_sm = self.occupancy(kernel, entry, block, key.1)?;
-        let LoadedEntry { function, plain, cooperates, waits, .. } = entry;
-        let beside_proxy = self.beside_proxy(entry, key.1, blocks_per_sm);
-        let shared = key.1.shared.saturating_add(entry.static_shared + SHARED_PER_BLOCK);
+        let LoadedEntry { function, plain, cohort, cooperates, waits, added_shared, .. } = entry;
+        // That of a cohort, which needs most.
+        let shared = key.1.shared.saturating_add(added_shared);
+        let size = BlockSize { shared, ..key.1 };
+        let blocks_per_sm = self.occupancy(kernel, entry, block, size)?;
+        let beside_proxy = self.beside_proxy(entry, size, blocks_per_sm);
+        let shared = shared.saturating_add(entry.static_shared + SHARED_PER_BLOCK);
         let shared_on_sm = blocks_per_sm.saturating_mul(shared);
         let launchable = Launchable {
             function,
             plain,
+            cohort,
+            added_shared,
             cooperates,
             waits,
             blocks_per_sm,
@@ -284,6 +282,16 @@ impl Kernels {
     }
 
     fn find(&self, kernel: &'static Kernel) -> Result<LoadedEntry, Error> {
+        if Foreign::of(kernel).is_some() {
+            let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner);
+            let entry = foreign.entries.get(&std::ptr::from_ref(kernel).addr()).copied();
+            let (kernel, module) = (kernel.name, kernel.module);
+            return entry.ok_or(Error::Code(CodeError::Missing {
+                kernel,
+                module,
+                what_to_do: NOT_ASKED_FOR,
+            }));
+        }
         let name = kernel.module.split("::").next().unwrap_or(kernel.module);
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let modules = current.iter().filter(|current| current.name == name);
@@ -333,6 +341,14 @@ impl Kernels {
         }
         let context = &self.context;
         let shared = dynamic.saturating_add(static_shared);
+        if shared > self.shared_per_block && Foreign::of(kernel).is_some() {
+            return Err(Error::Configuration(ConfigurationError::SharedOfEntry {
+                kernel: kernel.name,
+                bytes: u64::from(dynamic) + u64::from(static_shared),
+                added: entry.added_shared,
+                limit: self.shared_per_block,
+            }));
+        }
         if shared > self.shared_per_block {
             return Ok(0);
         }
@@ -366,226 +382,6 @@ impl Kernels {
         match (blocks, dynamic) {
             (0, 0) => Err(too_many_registers),
             _ => Ok(blocks),
-        }
-    }
-}
-
-impl Loaded {
-    /// Loads `ptx`; with `panics` if its panics leave records.
-    fn new(
-        context: &Arc<Context>,
-        module: &'static str,
-        ptx: &str,
-        sm: Sm,
-        panics: Option<&PanicRecords>,
-    ) -> Result<Loaded, Error> {
-        let text = blanked(ptx);
-        let functions = functions(&text);
-        let kernels = preemptible(module, &text, &functions)?;
-        let mut code = Code::load(context, module, ptx)?;
-        let mut touched = touch(&functions, |name| code.function(name))?;
-
-        let registers = |name: &str| {
-            let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
-            touched.get(name).map(|function| function.attribute(context, attribute)).transpose()
-        };
-        let bounds = register_bounds(sm, ptx, &functions, &kernels, registers)?;
-        if !bounds.is_empty() {
-            let bound = bound_registers(ptx, &functions, &bounds);
-            match Code::load(context, module, &bound) {
-                Ok(bound) => {
-                    touched = touch(&functions, |name| bound.function(name))?;
-                    code = bound;
-                }
-                Err(error @ Error::Device(DeviceError::ContextLost { .. })) => return Err(error),
-                // The kernel runs without the bound, if on fewer blocks.
-                Err(_) => {}
-            }
-        }
-        let entries = entries(context, &text, &functions, &kernels, &touched)?;
-        if let Some(panics) = panics {
-            code.record_panics(panics.add(context, &functions)?)?;
-        }
-        Ok(Loaded { entries, _keep: Keep::Code(code) })
-    }
-
-    /// A module that the application has loaded.
-    fn by_others(context: &Arc<Context>, module: &LoadedModule) -> Result<Loaded, Error> {
-        let text = blanked(&module.ptx);
-        let functions = functions(&text);
-        let kernels = preemptible(module.name, &text, &functions)?;
-        let find = |name: &str| {
-            let function = Function((module.find)(name)?.cast());
-            function.load(context).map(|()| function)
-        };
-        let touched = touch(&functions, find)?;
-        let entries = entries(context, &text, &functions, &kernels, &touched)?;
-        let (module, context) = (ManuallyDrop::new(module.clone()), context.clone());
-        Ok(Loaded { entries, _keep: Keep::Module(OthersModule { module, context }) })
-    }
-}
-
-/// Register bounds by the names of preemptible entries. An entry has one if its registers cost blocks: an SM holds
-/// fewer of them than of the plain entry. `registers` are those of an entry, if there is one.
-fn register_bounds<'a>(
-    sm: Sm,
-    ptx: &str,
-    functions: &Functions<'a>,
-    kernels: &[ptx::Kernel<'a>],
-    registers: impl Fn(&str) -> Result<Option<u32>, Error>,
-) -> Result<BTreeMap<&'a str, u32>, Error> {
-    let mut bounds = BTreeMap::new();
-    for &ptx::Kernel { preemptible, plain, .. } in kernels {
-        let (Some(taken), Some(plain)) = (registers(preemptible)?, registers(plain)?) else {
-            continue;
-        };
-        // If the PTX has a number, all blocks have that many threads, because launches with others are refused.
-        let threads = functions.get(preemptible).and_then(|entry| block_threads(ptx, entry));
-        if let Some(bound) = sm.bound(taken, plain, threads) {
-            bounds.insert(preemptible, bound);
-        }
-    }
-    Ok(bounds)
-}
-
-/// The launchables of each kernel, by the name of its preemptible entry. Reserves the local memory that they need.
-fn entries(
-    context: &Context,
-    text: &str,
-    functions: &Functions<'_>,
-    kernels: &[ptx::Kernel<'_>],
-    touched: &HashMap<&str, Function>,
-) -> Result<HashMap<String, LoadedEntry>, Error> {
-    use FunctionAttribute::*;
-    let shared = shared_variables(text);
-    let mut entries = HashMap::new();
-    let mut stack = 0;
-    for &ptx::Kernel { preemptible: name, plain, .. } in kernels {
-        let (Some(&function), Some(&plain)) = (touched.get(name), touched.get(plain)) else {
-            continue;
-        };
-        let of_function = |attribute| function.attribute(context, attribute);
-        stack = stack.max(of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?);
-        let entry = LoadedEntry {
-            function,
-            plain,
-            cooperates: cooperates(name, &shared, functions),
-            waits: functions.get(name).is_some_and(waits),
-            registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-            threads_per_block: of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-            static_shared: of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
-        };
-        entries.insert(name.to_owned(), entry);
-    }
-    reserve_stack(context, stack as usize)?;
-    Ok(entries)
-}
-
-/// The preemptible kernels of a valid module.
-fn preemptible<'a>(
-    module: &'static str,
-    text: &str,
-    functions: &Functions<'a>,
-) -> Result<Vec<ptx::Kernel<'a>>, Error> {
-    if let Err(fault) = check_functions(text, functions) {
-        return Err(Error::Code(CodeError::Refused { module, fault }));
-    }
-    let kernels = ptx::kernels(functions);
-    let is_fresh = |kernel: &ptx::Kernel<'_>| {
-        let entry = functions.get(kernel.preemptible);
-        entry.and_then(first_parameter_bytes) == Some(size_of::<Cohort>())
-    };
-    match kernels.iter().all(is_fresh) {
-        true => Ok(kernels),
-        false => Err(Error::Code(CodeError::Stale { module })),
-    }
-}
-
-/// Loads every entry.
-fn touch<'a>(
-    functions: &Functions<'a>,
-    find: impl Fn(&str) -> Result<Function, Error>,
-) -> Result<HashMap<&'a str, Function>, Error> {
-    let entries = functions.iter().filter(|(_, function)| function.is_entry);
-    entries.map(|(&name, _)| Ok((name, find(name)?))).collect()
-}
-
-/// Reserves `bytes` of local memory for each thread now, because a launch that needs more than is reserved waits until
-/// the device is empty.
-fn reserve_stack(context: &Context, bytes: usize) -> Result<(), Error> {
-    let limit = CUlimit::CU_LIMIT_STACK_SIZE;
-    let mut reserved = 0;
-    // SAFETY: the pointer is valid.
-    unsafe { call!(context, cuCtxGetLimit(&raw mut reserved, limit))? };
-    if reserved < bytes {
-        // SAFETY: takes no pointers.
-        unsafe { call!(context, cuCtxSetLimit(limit, bytes))? };
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ptx(parameter: &str) -> String {
-        format!(
-            ".target sm_80
-             .visible .entry k({parameter}) {{ ret; }}
-             .visible .entry k__plain(.param .u64 p) {{ ret; }}
-             .visible .entry plain(.param .u64 p) {{ ret; }}
-             .func f() {{ ret; }} .func f__plain() {{ ret; }}"
-        )
-    }
-
-    #[test]
-    fn a_kernel_with_both_entries_is_preemptible() {
-        let bytes = size_of::<Cohort>();
-        let text = blanked(&ptx(&format!(".param .align 8 .b8 k_param_0[{bytes}]")));
-        let kernels = preemptible("kernels", &text, &functions(&text)).expect("it is up to date");
-        let kernel = ptx::Kernel { name: "k", preemptible: "k", plain: "k__plain" };
-        assert_eq!(kernels, [kernel]);
-    }
-
-    #[test]
-    fn a_kernel_is_bound_for_the_block_that_it_names() {
-        let ptx = "
-            .visible .entry any() { ret; }
-            .visible .entry any__plain() { ret; }
-            .visible .entry fixed() {
-                // preempt.block 192
-                ret;
-            }
-            .visible .entry fixed__plain() { ret; }
-            .visible .entry light() { ret; }
-            .visible .entry light__plain() { ret; }
-            .visible .entry lost() { ret; }
-            .visible .entry lost__plain() { ret; }";
-        let text = blanked(ptx);
-        let functions = functions(&text);
-        let registers = |name: &str| {
-            Ok(match name {
-                "any" | "fixed" | "lost" => Some(85),
-                "lost__plain" => None,
-                _ => Some(71),
-            })
-        };
-        // Compute capability 9.0.
-        let sm = Sm { registers: 65536, warps: 64, blocks: 32 };
-        let bounds = register_bounds(sm, ptx, &functions, &ptx::kernels(&functions), registers)
-            .expect("all registers are known");
-        assert_eq!(bounds, BTreeMap::from([("any", 72), ("fixed", 80)]));
-    }
-
-    #[test]
-    fn a_kernel_with_another_first_parameter_is_of_another_version() {
-        for parameter in ["", ".param .u64 p", ".param .align 8 .b8 k_param_0[64]"] {
-            let text = blanked(&ptx(parameter));
-            let error = preemptible("kernels", &text, &functions(&text)).expect_err("it is not");
-            assert!(
-                matches!(error, Error::Code(CodeError::Stale { module: "kernels" })),
-                "{error}"
-            );
         }
     }
 }

@@ -60,16 +60,32 @@ fn early_start() -> CUlaunchAttribute {
     }
 }
 
-/// Calls `launch` with pointers to the parameters: the cohort, if the entry is a preemptible one, and then the
-/// arguments.
+/// Where a preemptible entry has its cohort.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum CohortPlace {
+    /// Before the kernel's parameters.
+    First,
+    /// Behind the kernel's parameters, which stay where another compiler placed them.
+    Last,
+}
+
+/// The cohort of a launch of a preemptible entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed<'a>(pub &'a Cohort, pub CohortPlace);
+
+/// Calls `launch` with pointers to the parameters: the arguments and, if the entry is a preemptible one, the cohort.
 #[inline]
 pub(super) fn with_parameters<R>(
-    cohort: Option<&Cohort>,
+    cohort: Option<Placed<'_>>,
     args: &Args,
     launch: impl FnOnce(*mut *mut c_void) -> R,
 ) -> R {
-    let cohort = cohort.map(|cohort| ptr::from_ref(cohort).cast());
-    let pointers = cohort.into_iter().chain(args.pointers());
+    let at = |place| {
+        let cohort = cohort.filter(|placed| placed.1 == place);
+        cohort.map(|Placed(cohort, _)| ptr::from_ref(cohort).cast())
+    };
+    let (first, last) = (at(CohortPlace::First), at(CohortPlace::Last));
+    let pointers = first.into_iter().chain(args.pointers()).chain(last);
     let mut pointers = pointers.map(|pointer| pointer.cast_mut().cast::<c_void>());
     let mut few = [ptr::null_mut(); FEW_PARAMETERS];
     for place in &mut few {
@@ -96,8 +112,9 @@ impl CudaDevice {
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
-        let Launchable { function, cooperates, waits, shared_on_sm, .. } =
-            self.kernels.get(launch.kernel, launch.block, launch.shared_bytes())?;
+        let launchable = self.kernels.of(launch)?;
+        let Launchable { function, cohort: place, cooperates, waits, shared_on_sm, .. } =
+            launchable;
         self.gates.note(queue, cohort.blocks, shared_on_sm);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attribute = early_start();
@@ -108,15 +125,15 @@ impl CudaDevice {
             blockDimX: launch.block.x,
             blockDimY: launch.block.y,
             blockDimZ: launch.block.z,
-            sharedMemBytes: launch.shared_bytes(),
+            sharedMemBytes: launch.shared_bytes() + launchable.added_shared,
             hStream: self.queues.stream(queue).raw(),
             attrs: &raw mut attribute,
             // The attribute is set even if the queue is empty: the driver takes less time for it.
             numAttrs: u32::from(waits),
         };
-        with_parameters(Some(&cohort), &launch.args, |parameters| {
+        with_parameters(Some(Placed(&cohort, place)), &launch.args, |parameters| {
             let (config, function) = (&raw const config, function.0);
-            // SAFETY: these are the parameters of the entry. The first one has a cohort's size, and a `Call` promises
+            // SAFETY: these are the parameters of the entry. The cohort has the size of the entry's, and a `Call` promises
             // the others; the driver copies them.
             unsafe {
                 call!(context, cuLaunchKernelEx(config, function, parameters, ptr::null_mut()))
@@ -191,14 +208,14 @@ impl CudaDevice {
 mod tests {
     use super::*;
 
-    fn parameters(values: u32) -> Vec<usize> {
+    fn parameters(values: u32, place: CohortPlace) -> Vec<usize> {
         let mut args = Args::default();
         (0..values).for_each(|value| args.push_value(value));
         let cohort = NO_COHORT;
-        let expected = args.pointers().map(|pointer| pointer.addr());
-        let expected: Vec<_> =
-            [ptr::from_ref(&cohort).addr()].into_iter().chain(expected).collect();
-        let given = with_parameters(Some(&cohort), &args, |parameters| {
+        let mut expected: Vec<_> = args.pointers().map(|pointer| pointer.addr()).collect();
+        let at = if place == CohortPlace::First { 0 } else { expected.len() };
+        expected.insert(at, ptr::from_ref(&cohort).addr());
+        let given = with_parameters(Some(Placed(&cohort, place)), &args, |parameters| {
             // SAFETY: there is one for the cohort and one for each value.
             let given = |index| unsafe { *parameters.add(index) }.addr();
             (0..=values as usize).map(given).collect::<Vec<_>>()
@@ -208,9 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn parameters_come_after_the_cohort_however_many_there_are() {
+    fn the_cohort_is_at_its_place_however_many_parameters_there_are() {
         for values in [0, 1, 62, 63, 64, 200] {
-            assert_eq!(parameters(values).len(), values as usize + 1);
+            for place in [CohortPlace::First, CohortPlace::Last] {
+                assert_eq!(parameters(values, place).len(), values as usize + 1);
+            }
         }
     }
 }

@@ -13,7 +13,7 @@
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
 //! | `save_areas` | memory for block-tasks that blocks leave at checkpoints |
-//! | `code`, `kernels`, `registers` | modules, which function a kernel is, how many blocks an SM holds |
+//! | `code`, `loaded`, `kernels`, `registers` | modules, their entries, which of them a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
 //! | `panics` | where a thread was whose panic ended the context |
 //! | `peers` | other GPUs whose memory is read directly |
@@ -59,6 +59,7 @@ mod graphs;
 mod host_pool;
 mod kernels;
 mod launch;
+mod loaded;
 mod memory;
 mod opaque;
 mod panics;

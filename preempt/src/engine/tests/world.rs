@@ -218,7 +218,8 @@ impl World {
         let called = |(index, &tasks): (usize, &i32)| {
             let (plain, tasks) = (tasks < 0, tasks.unsigned_abs());
             let launch = (tasks > 0).then_some(LaunchSpec { tasks, plain, ..spec });
-            Called { name: "call", launch, together: together(calls, index) }
+            let together = together(calls, index);
+            Called { name: "call", launch, together, is_plain_kernel: false }
         };
         let called: Vec<Called> = calls.iter().enumerate().map(called).collect();
         let calls_of = &called;

@@ -1,9 +1,10 @@
-//! What applications hold: buffers and ranges of them, streams, room in them, handles, events, programs, and
-//! scopes.
+//! What applications hold: buffers and ranges of them, streams, room in them, handles, events, programs,
+//! scopes, and kernels of other compilers.
 
 pub(super) mod buffer;
 pub(super) mod copies;
 pub(super) mod event;
+pub(super) mod foreign;
 pub(super) mod handle;
 pub(super) mod pinned;
 pub(super) mod program;
@@ -11,3 +12,4 @@ pub(super) mod room;
 pub(super) mod scope;
 pub(super) mod slice;
 pub(super) mod stream;
+pub(super) mod verify;

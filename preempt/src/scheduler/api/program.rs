@@ -335,7 +335,7 @@ impl Program {
         if lock(&self.armed).as_ref().is_some_and(|last| last.armed.waits()) {
             return Ok(());
         }
-        let begins_with_a_launch = matches!(self.launch.steps.first(), Some(Step::Launch { .. }));
+        let begins_with_a_launch = self.launch.steps.first().is_some_and(Step::has_cohorts);
         let is_plain = self.preemption == Preemption::Plain;
         if is_plain || !begins_with_a_launch || self.resolved.has_borrowed {
             return Ok(());

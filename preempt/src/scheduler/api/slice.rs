@@ -48,6 +48,17 @@ pub struct BufferSliceMut<'a, T> {
     range: BufferSlice<'a, T>,
 }
 
+impl<'a> BufferSlice<'a, u8> {
+    /// The bytes of an argument whose owner is this memory.
+    pub(super) fn of_argument(
+        memory: &'a Arc<Memory>,
+        argument: &BufferArg,
+    ) -> BufferSlice<'a, u8> {
+        let start = argument.address.saturating_sub(memory.address()) as usize;
+        BufferSlice { memory, start, len: argument.bytes, element: PhantomData }
+    }
+}
+
 impl<'a, T> BufferSlice<'a, T> {
     /// All `len` elements of a buffer.
     pub(super) fn whole(memory: &'a Arc<Memory>, len: usize) -> BufferSlice<'a, T> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use preempt_device::abi::{MAX_ARGUMENT_BYTES, MAX_TASKS};
 use preempt_device::host::{
-    Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents,
+    Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents, Preemption,
 };
 use preempt_device::kernel::KernelArg;
 
@@ -17,6 +17,7 @@ use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
+use crate::foreign::{Foreign, is_plain_alone};
 use crate::policy::{Priority, Urgency};
 #[cfg(feature = "cust")]
 use crate::scheduler::Buffer;
@@ -223,7 +224,10 @@ impl Stream {
         call: Call<'_>,
     ) -> Result<Handle<LaunchReport>, Error> {
         let due = self.due();
-        let preemption = call.preemption_mode().unwrap_or(self.shared.preemption);
+        let preemption = match is_plain_alone(call.kernel()) {
+            true => Preemption::Plain,
+            false => call.preemption_mode().unwrap_or(self.shared.preemption),
+        };
         let Checked { launch, uses, spec } = self.checked(call)?;
         let name = launch.kernel.name;
         let work = Work::Launch { spec, due, preemption, launch: Arc::new(launch) };
@@ -242,7 +246,9 @@ impl Stream {
         let Shape { grid, tasks, block, occupancy } = self.shape(&call)?;
         let Occupancy { blocks_per_sm, on_last_sm, leaves_place } = occupancy;
         let bytes = call.args().size();
-        if bytes > MAX_ARGUMENT_BYTES {
+        if let Some(foreign) = Foreign::of(kernel) {
+            foreign.check(kernel, call.args(), block)?;
+        } else if bytes > MAX_ARGUMENT_BYTES {
             return Err(Error::Configuration(ConfigurationError::ArgumentSize {
                 kernel: name,
                 bytes,

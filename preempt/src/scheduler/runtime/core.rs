@@ -315,6 +315,11 @@ impl Core {
         }
     }
 
+    /// Whether nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        !self.engine.is_busy()
+    }
+
     /// What is left for the poller to do.
     pub fn rest(&mut self) -> Rest {
         match (self.engine.is_busy(), self.closed) {

@@ -92,6 +92,11 @@ impl ProgramJob {
         }
     }
 
+    /// Whether a call runs as cohorts in a preemptible program.
+    pub fn has_cohorts(&self, index: usize) -> bool {
+        self.program.steps[index].has_cohorts()
+    }
+
     /// A call with what is known of its launch.
     pub fn called(&self, index: usize, launch: Option<LaunchSpec>) -> Called {
         let name = match &self.program.steps[index] {
@@ -100,7 +105,8 @@ impl ProgramJob {
             Step::Copy(_) => COPY,
         };
         let together = self.chain(index).map_or(1, |chain| chain.len() as u32);
-        Called { name, launch, together }
+        let is_plain_kernel = self.kernel(index).is_some() && !self.has_cohorts(index);
+        Called { name, launch, together, is_plain_kernel }
     }
 
     /// A message of a call, with its place in the program.

@@ -18,7 +18,7 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
 use super::opaque::{OpaqueThread, Task};
 use super::priorities::Priorities;
-use crate::device::{Device, DeviceInner, Mark, Patience, SignalPath};
+use crate::device::{Backend, Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
 use crate::module::DeviceCode;
@@ -311,6 +311,24 @@ impl Shared {
         if !self.poll_instead(is_busy) {
             let any = lock(&self.in_flight.any);
             drop(self.in_flight.none.wait_while(any, |any| *any));
+        }
+    }
+
+    /// Calls `act` while nothing is in flight, and lets nothing begin before it has returned: what is submitted waits.
+    pub fn while_idle<R>(&self, act: impl FnOnce(&dyn Backend) -> R) -> R {
+        let mut act = Some(act);
+        loop {
+            self.wait_until_idle();
+            let acted = self.combiner.with_core(
+                |core| {
+                    let act = if core.is_idle() { act.take() } else { None };
+                    act.map(|act| act(&*self.device.inner.backend))
+                },
+                |news| self.tell(news),
+            );
+            if let Some(result) = acted {
+                return result;
+            }
         }
     }
 

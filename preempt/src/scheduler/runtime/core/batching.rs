@@ -300,6 +300,10 @@ impl Core {
             && self.engine.goes_by_order();
         for (index, spec) in program.specs.iter().enumerate() {
             let spec = match (*spec, program.kernel(index)) {
+                // Like captured work, it runs to its end in either form of the program.
+                (Some(spec), Some(launch)) if !program.has_cohorts(index) => {
+                    Some(self.expected(launch, spec, Preemption::Plain, may_be_preempted))
+                }
                 (Some(spec), Some(launch)) => {
                     let spec = self.expected(launch, spec, program.preemption, may_be_preempted);
                     may_be_plain &= spec.hardware_stop.is_some();
