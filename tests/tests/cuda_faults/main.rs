@@ -29,6 +29,7 @@ use preempt_test_kit::Random;
 mod armed;
 mod checkpoints;
 mod fake;
+mod foreign;
 mod panics;
 mod peers;
 mod signal_paths;
@@ -210,6 +211,7 @@ fn run(case: &Case) -> Found {
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
+            "foreign" => foreign::run(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             peers if peers.ends_with("peers") => peers::run(peers, &device, &mut found),
@@ -565,6 +567,13 @@ fn more_launches_than_control_blocks_run_beside_the_proxy() {
 #[test]
 fn fills_wait_for_no_kernel() {
     let outcomes = start(FAKE, &[Case::clean("fills")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// Their cohort is behind their own parameters, and their module is loaded when they are asked for.
+#[test]
+fn kernels_of_other_compilers_are_launched() {
+    let outcomes = start(FAKE, &[Case::clean("foreign")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

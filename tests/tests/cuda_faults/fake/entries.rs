@@ -162,6 +162,25 @@ impl Entry {
             }
             _ => {}
         }
+        if let Some(foreign) = name.strip_prefix("foreign_") {
+            let preemptible = foreign.strip_suffix("__preemptible");
+            let kernel = match preemptible.unwrap_or(foreign) {
+                "late_1d" => "paced_1d",
+                kernel => kernel,
+            };
+            let kernel = FakeKernel::new(kernel, |at, _| word(at))?;
+            // Behind the parameters of the kernel: a time, if it has one, and two slices.
+            let at =
+                if matches!(kernel, FakeKernel::Count { nanoseconds: 1.., .. }) { 5 } else { 4 };
+            return Some(match preemptible {
+                // SAFETY: the entry has its cohort there.
+                Some(_) => Entry::Cohort(
+                    kernel,
+                    Together(unsafe { *(*parameters.add(at)).cast::<Cohort>() }),
+                ),
+                None => Entry::Plain(kernel),
+            });
+        }
         let plain = name.strip_suffix("__plain");
         // SAFETY: the first parameter of a preemptible entry.
         let cohort = plain.is_none().then(|| unsafe { *(*parameters).cast::<Cohort>() });

@@ -74,15 +74,20 @@ impl Work {
         // SAFETY: as above.
         let name = unsafe { (*kernel.func.cast::<FakeFunction>()).name.as_str() };
         let plain = name.strip_suffix("__plain");
+        let is_foreign = name.starts_with("foreign_");
         let count = match plain.unwrap_or(name) {
             "panics" => 3,
-            "count_1d" => 4,
+            name if name.contains("count_1d") => 4,
             _ => 5,
         };
-        // The first one of a preemptible entry.
-        let cohort = usize::from(plain.is_none());
+        // The first one of a preemptible entry, or the last one of that of another compiler.
+        let cohort = match is_foreign {
+            true => name.ends_with("__preemptible").then_some(count),
+            false => plain.is_none().then_some(0),
+        };
         let parameter = |at: usize| {
-            let mut bytes = vec![0; if at < cohort { size_of::<Cohort>() } else { PARAMETER }];
+            let is_cohort = cohort == Some(at);
+            let mut bytes = vec![0; if is_cohort { size_of::<Cohort>() } else { PARAMETER }];
             // SAFETY: as above.
             unsafe {
                 ptr::copy_nonoverlapping(
@@ -95,7 +100,9 @@ impl Work {
         };
         Some(Work::Kernel {
             function: kernel.func as usize,
-            parameters: Arc::new((0..cohort + count).map(parameter).collect()),
+            parameters: Arc::new(
+                (0..usize::from(cohort.is_some()) + count).map(parameter).collect(),
+            ),
             blocks: kernel.gridDimX * kernel.gridDimY * kernel.gridDimZ,
             threads: kernel.blockDimX,
         })
