@@ -313,7 +313,9 @@ mod tests {
     fn blocks_are_as_the_text_and_the_verdict_say() {
         let foreign = prepared("a", "copy").kernels[0];
         let mut args = Args::default();
-        (args.push_value(0u64), args.push_value(0u64), args.push_value(0u32));
+        args.push_value(0u64);
+        args.push_value(0u64);
+        args.push_value(0u32);
         let error = foreign.check(&foreign.plain, &args, (33, 2).into()).expect_err("66 threads");
         assert!(error.to_string().contains(".maxntid"), "{error}");
         assert_eq!(prepared("a", "counted").kernels[1].kernel.block, Some((8, 4).into()));

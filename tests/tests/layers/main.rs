@@ -67,7 +67,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
     layers: &[
         &["text", "vocabulary"],
         &["error"],
-        &["sync", "module"],
+        &["sync", "module", "foreign", "ptx"],
         &["policy", "predict"],
         &["coschedule"],
         &["engine"],
