@@ -251,14 +251,14 @@ impl Shares {
         turn.max(SHORTEST_TURN)
     }
 
-    /// The time by which a turn may end later, so that block-tasks end instead of running again. What they do then counts
-    /// as the stream's, so shares stay what they are; others wait longer. Where yields are to cost little, a turn may be
-    /// twice as long, and block-tasks that take longer than that are stopped.
+    /// The time by which a turn may end later, so that block-tasks end instead of running again: the part of it that yields
+    /// may cost.
     fn latest(&self) -> Duration {
-        match self.turn {
-            Turn::Fixed(_) => self.turn_length().mul_f64(LATEST),
-            Turn::Overhead(_) => self.turn_length(),
-        }
+        let part = match self.turn {
+            Turn::Fixed(_) => LATEST,
+            Turn::Overhead(limit) => limit,
+        };
+        self.turn_length().mul_f64(part)
     }
 
     /// Counts the time since the last plan of a launch that was granted SMs then.
@@ -428,12 +428,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_ends_later_where_yields_are_to_cost_little() {
+    fn a_turn_ends_late_by_the_part_that_yields_may_cost() {
         let millis = Duration::from_millis;
         let mut shares = Shares::new(Turn::Overhead(0.2), Duration::ZERO);
         (shares.overheads, shares.weights) = (millis(2), 2);
         assert_eq!(shares.turn_length(), millis(5));
-        assert_eq!(shares.latency_limit(), Some(millis(5)));
+        assert_eq!(shares.latency_limit(), Some(millis(1)));
         let fixed = Shares::new(Turn::Fixed(millis(5)), Duration::ZERO);
         assert_eq!(fixed.latency_limit(), Some(Duration::from_micros(500)));
     }
