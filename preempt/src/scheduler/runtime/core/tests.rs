@@ -247,6 +247,8 @@ fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
     let scheduler = Scheduler::builder()
         .device(Device::cpu_with(CpuLayout::sms(4)).expect("a device"))
         .predictor(Opens)
+        // However slow this machine is, a turn queues all launches.
+        .costs(Costs { absence: Duration::from_secs(1000), ..Costs::h200() })
         .build()
         .expect("a scheduler");
     let x = scheduler.zeroed::<u32>(1).expect("memory");
