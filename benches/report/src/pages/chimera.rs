@@ -45,7 +45,7 @@ fn measured(results: &Results) -> Result<String> {
          By program; the throughput lost is that of the arm, and the violations are those of the choice with \
          {limit:.0} µs.\n\n{}\n\
          Pairs of these programs in even parts, against one kernel at a time: {} pairs, of which the mean ANTT is {} times \
-         lower and the mean STP {} higher. The mean that is furthest below its ceiling, \
+         lower, and the mean STP differs by {}. The mean that is furthest below its ceiling, \
          where preemption is free, reaches {} of it.\n\n{}",
         time(of("task_us")?),
         time(of("period_us")?),
