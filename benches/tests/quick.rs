@@ -572,10 +572,11 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
     for (arms, program) in rows.chunks(9).zip(["BS", "LUD", "ST"]) {
         let alone = ["drain", "flush", "switch"];
         assert_eq!(column(arms, "arm"), [&alone[..], &["choice"; 6]].concat());
-        let limits = [15.0, 15.0, 15.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0];
+        let limits = [30.0, 30.0, 30.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0];
         for (row, limit) in arms.iter().zip(limits) {
             assert_eq!((&row["program"], &row["limit_us"]), (&program.into(), &limit.into()));
             if row["form"] == "no checkpoint" {
+                assert_ne!(program, "ST");
                 assert_eq!(
                     (&row["arm"], &row["throughput_lost"]),
                     (&"switch".into(), &Value::Null)
@@ -583,6 +584,8 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
                 continue;
             }
             assert_eq!(row["form"] == "neither", program == "LUD", "{row}");
+            let saves = ["switch", "choice"].iter().any(|arm| row["arm"] == *arm);
+            assert_eq!(row["form"] == "checkpoints", program == "ST" && saves, "{row}");
             let keys = ["runs", "tasks", "late", "throughput_lost", "throughput_lost_beside_half"];
             assert_numbers(row, &keys);
             assert_numbers(row, &["stops", "drained", "requeued", "switched", "work_dropped_us"]);
@@ -598,13 +601,16 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
     }
     assert_eq!(pairs.len(), 2 * 3);
     let summary = &json["summary"];
-    assert_eq!((&summary["wrong"], &summary["limit_us"]), (&0.into(), &15.0.into()));
+    assert_eq!((&summary["wrong"], &summary["limit_us"]), (&0.into(), &30.0.into()));
     let keys = ["violations_mean", "violations_worst", "throughput_lost_switch"];
     assert!(keys.iter().all(|key| summary.get(key).is_some()), "{summary}");
     let keys = ["throughput_lost_mean", "throughput_lost_flush", "throughput_lost_drain"];
     assert_numbers(summary, &keys);
     assert_numbers(summary, &["antt_gain", "stp_gain", "over_ceiling", "drops", "switches"]);
-    assert_numbers(summary, &["end_to_end_late", "end_to_end_beyond_floor", "floor_p998_us"]);
+    assert_numbers(
+        summary,
+        &["drains", "end_to_end_late", "end_to_end_beyond_floor", "floor_p998_us"],
+    );
     assert_all_ran(summary);
     let output = run(&["chimera", "--quick", "--program", "VA"]);
     assert_eq!(output.status.code(), Some(1));
