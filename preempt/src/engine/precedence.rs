@@ -30,8 +30,8 @@ pub(crate) enum Kind {
 /// that stays where it is among all others. `may_preempt` says whether a launch of one priority may take SMs from one of
 /// another.
 ///
-/// The first in front has to be less urgent, and no other one may be of the launch's stream, or use memory that it uses, where
-/// one of them writes.
+/// The first in front has to be less urgent, and no launch there may be one that could preempt it, or that comes first where
+/// both are as urgent. No submission may be of the launch's stream, or use memory that it uses, where one of them writes.
 pub(crate) fn goes_first<'a>(
     mut in_front: impl Iterator<Item = Option<Waiting<'a>>>,
     launch: Waiting<'_>,
@@ -47,9 +47,13 @@ pub(crate) fn goes_first<'a>(
         may_preempt(launch.priority, other.priority)
             && !may_preempt(other.priority, launch.priority)
     };
+    let is_no_more_urgent = |other: Waiting<'_>| {
+        other.kind == Kind::Other || !may_preempt(other.priority, launch.priority)
+    };
     launch.kind != Kind::Other
         && in_front.next().flatten().is_some_and(|next| is_apart(next) && preempts(next))
-        && in_front.all(|other| other.is_some_and(is_apart))
+        && in_front
+            .all(|other| other.is_some_and(|other| is_apart(other) && is_no_more_urgent(other)))
 }
 
 #[cfg(test)]
@@ -94,6 +98,14 @@ mod tests {
         let program = |stream, priority| on(stream, priority, Kind::Program, &[]);
         assert!(goes(&[long(&[])], program(1, 5)) && goes(&[Some(program(0, 0))], urgent(&[])));
         assert!(!goes(&[long(&[]), Some(program(2, 0))], program(1, 5)));
+        // One that is as urgent, or more, came earlier.
+        let by_arrival = |in_front: &[Option<Waiting<'_>>]| {
+            goes_first(in_front.iter().copied(), urgent(&[]), |by, of| by >= of)
+        };
+        for kind in [Kind::Launch, Kind::Program] {
+            assert!([5, 9].iter().all(|&of| !by_arrival(&[long(&[]), Some(on(2, of, kind, &[]))])));
+        }
+        assert!(by_arrival(&[long(&[]), Some(on(2, 4, Kind::Launch, &[]))]));
         // Nothing is gained.
         assert!(
             !goes(&[], urgent(&[])) && !goes(&[Some(on(2, 5, Kind::Launch, &[]))], urgent(&[]))

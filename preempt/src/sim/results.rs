@@ -21,7 +21,7 @@ pub struct Results {
     pub events: u64,
     /// What was decided, if the simulation [was to record it](super::Simulation::recording).
     pub recording: Option<Recording>,
-    /// In the order of submission.
+    /// In the order in which the host took them in.
     pub launches: Vec<LaunchResult>,
 }
 
