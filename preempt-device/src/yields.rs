@@ -622,7 +622,7 @@ mod tests {
             unsafe { Yields::new(&cohort, true) }.begun(began).drains(signal)
         };
         let drains = |began, longest, limit| drains_for(began, longest, signal(1, limit));
-        // One that begins only later has all of its time left. It has to leave within the limit, too.
+        // A task that begins only later has all of its time left. Its block has to leave within the limit, too.
         let later = Instant::now() + Duration::from_secs(1000);
         let begins = |longest: u64| {
             let cohort =

@@ -116,8 +116,9 @@ impl Pace {
         self.begin
     }
 
-    /// Whether to look for messages that have come since the last look, before one is taken in. Then one that goes before
-    /// those that were found is found, too ([`goes_first`](super::goes_first)); a turn that looked on and on would not end.
+    /// Whether to look for messages that have come since the last look, before the next is taken in. A launch among them may
+    /// go before those that were found ([`goes_first`](super::goes_first)). Not later: a turn that looked on and on would
+    /// take in no report of the device.
     pub fn may_look(&self) -> bool {
         self.last <= self.end
     }

@@ -30,8 +30,8 @@ pub(crate) enum Kind {
 /// that stays where it is among all others. `may_preempt` says whether a launch of one priority may take SMs from one of
 /// another.
 ///
-/// The first in front has to be less urgent, and no launch there may be one that could preempt it, or that comes first where
-/// both are as urgent. No submission may be of the launch's stream, or use memory that it uses, where one of them writes.
+/// The first in front has to be less urgent. No launch there may preempt it, or be ahead of it by its arrival where both are as
+/// urgent. No submission may be of the launch's stream, or use memory that it uses, where one of them writes.
 pub(crate) fn goes_first<'a>(
     mut in_front: impl Iterator<Item = Option<Waiting<'a>>>,
     launch: Waiting<'_>,
@@ -58,9 +58,10 @@ pub(crate) fn goes_first<'a>(
 
 #[cfg(test)]
 mod tests {
+    use preempt_device::host::Access;
+
     use super::*;
     use crate::vocabulary::{BufferId, ByteRange};
-    use preempt_device::host::Access;
 
     fn used(buffer: BufferId, start: u64, access: Access) -> Use {
         Use { buffer, bytes: ByteRange { start, end: start + 8 }, access, overwrites: false }
@@ -98,7 +99,7 @@ mod tests {
         let program = |stream, priority| on(stream, priority, Kind::Program, &[]);
         assert!(goes(&[long(&[])], program(1, 5)) && goes(&[Some(program(0, 0))], urgent(&[])));
         assert!(!goes(&[long(&[]), Some(program(2, 0))], program(1, 5)));
-        // One that is as urgent, or more, came earlier.
+        // A launch that is as urgent, or more, came earlier.
         let by_arrival = |in_front: &[Option<Waiting<'_>>]| {
             goes_first(in_front.iter().copied(), urgent(&[]), |by, of| by >= of)
         };

@@ -85,7 +85,7 @@ type Sums = (f32, f32, f32, f32, f32);
 ///
 /// # Safety
 ///
-/// There are so many elements from both places on.
+/// From both places on there are `length` elements.
 #[inline(always)]
 unsafe fn with_row(sums: Sums, there: *const f32, wanted: *const f32, length: usize) -> Sums {
     let (mut here, mut template, mut here_squared, mut template_squared, mut both) = sums;
