@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use preempt::ptx::{Verdict, read};
@@ -110,22 +112,35 @@ impl Corpus {
     /// How many entries of a group of the corpus are accepted, and how many there are, over all architectures.
     pub fn accepted(&self, group: &str) -> Result<Option<(usize, usize)>> {
         let Some(folder) = &self.folder else { return Ok(None) };
-        let (mut accepted, mut all) = (0, 0);
+        let mut files = Vec::new();
         for architecture in fs::read_dir(folder.join(group)).into_iter().flatten() {
             for file in fs::read_dir(architecture?.path())? {
-                let path = file?.path();
-                if path.extension().is_none_or(|extension| extension != "ptx") {
-                    continue;
-                }
-                let text = fs::read_to_string(&path)?;
-                let module = read(&text).with_context(|| path.display().to_string())?;
-                let verdicts = module.entries().filter_map(|entry| module.verdict(entry));
-                for verdict in verdicts {
-                    all += 1;
-                    accepted += usize::from(matches!(verdict, Verdict::Accepted(_)));
-                }
+                files.push(file?.path());
             }
         }
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "ptx"));
+        let (next, counts) = (AtomicUsize::new(0), [const { AtomicUsize::new(0) }; 2]);
+        let judge = || {
+            while let Some(path) = files.get(next.fetch_add(1, Relaxed)) {
+                let text = fs::read_to_string(path)?;
+                let module = read(&text).with_context(|| path.display().to_string())?;
+                for verdict in module.entries().filter_map(|entry| module.verdict(entry)) {
+                    let is_accepted = matches!(verdict, Verdict::Accepted(_));
+                    counts[0].fetch_add(usize::from(is_accepted), Relaxed);
+                    counts[1].fetch_add(1, Relaxed);
+                }
+            }
+            Ok::<(), anyhow::Error>(())
+        };
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..processors).map(|_| scope.spawn(judge)).collect();
+            let joined = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().try_for_each(joined)
+        })?;
+        let [accepted, all] = counts.map(AtomicUsize::into_inner);
         Ok((all > 0).then_some((accepted, all)))
     }
 }

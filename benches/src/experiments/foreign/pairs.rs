@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use preempt::{Preemption, Scheduler};
+use preempt::{Buffer, Preemption, Scheduler};
 use preempt_driver::{Event, Launch, Level, Module, Pinned, Stream};
 use preempt_microkernels::answer;
 use preempt_test_kit::Random;
@@ -65,6 +65,8 @@ pub struct Requests<'a> {
     high: Stream,
     raw: Launch,
     done: Pinned<u32>,
+    /// What requests through the scheduler write.
+    scheduled: Buffer<u32>,
 }
 
 impl<'a> Requests<'a> {
@@ -76,7 +78,8 @@ impl<'a> Requests<'a> {
         let module = Module::load(ptx, &[call.kernel()])?;
         let raw = Launch::plain(module.plain(call.kernel())?, call);
         let (low, high) = (Stream::new(Level::Lowest)?, Stream::new(Level::Highest)?);
-        Ok(Requests { scheduler, random: Random(seed), low, high, raw, done })
+        let scheduled = scheduler.zeroed(BLOCKS as usize)?;
+        Ok(Requests { scheduler, random: Random(seed), low, high, raw, done, scheduled })
     }
 
     /// Requests on the idle device, by raw launches.
@@ -145,7 +148,7 @@ impl<'a> Requests<'a> {
         let (time, runs, yields) = self.beside(pair, preemption, |requests| {
             for _ in 0..samples {
                 thread::sleep(random_time(&mut requests.random, GAP));
-                let call = answer(1, &mut requests.done).grid(BLOCKS);
+                let call = answer(1, &mut requests.scheduled).grid(BLOCKS);
                 let start = Instant::now();
                 urgent.launch(call)?.wait()?;
                 times.push(start.elapsed());
