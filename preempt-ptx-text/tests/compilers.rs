@@ -88,7 +88,8 @@ fn entries_of_other_compilers_are_accepted_and_assemble() {
                     Verdict::Refused(refusals) => {
                         println!("{name}: {}", Verdict::Refused(refusals.clone()));
                         let reason = refusals.into_iter().map(|refusal| refusal.what).next();
-                        *reasons.lock().unwrap().entry(reason.unwrap_or_default()).or_default() += 1;
+                        *reasons.lock().unwrap().entry(reason.unwrap_or_default()).or_default() +=
+                            1;
                     }
                     verdict => panic!("{name}: {verdict}"),
                 }

@@ -418,10 +418,8 @@ fn beside(
         let triton = all.iter().find(of_triton);
         triton.or_else(|| all.iter().find(|case| case.entry == name)).copied()
     };
-    let mut batches: Vec<(String, Vec<&'static Case>)> = LONG
-        .iter()
-        .filter_map(|&name| Some((name.to_owned(), vec![find(name)?])))
-        .collect();
+    let mut batches: Vec<(String, Vec<&'static Case>)> =
+        LONG.iter().filter_map(|&name| Some((name.to_owned(), vec![find(name)?]))).collect();
     if let Some(steps) = BLOCK.iter().map(|name| find(name)).collect::<Option<Vec<_>>>() {
         batches.push(("block".to_owned(), steps));
     }
@@ -521,7 +519,8 @@ fn outcome(
         let least = Duration::from_micros(least);
         kernels.iter().filter(move |row| row.forms[0].p50() >= least)
     };
-    let (long, near) = (over(300).count(), over(300).filter(|row| row.ratio() <= Some(1.05)).count());
+    let (long, near) =
+        (over(300).count(), over(300).filter(|row| row.ratio() <= Some(1.05)).count());
     let gain = |from: u64, to: u64| {
         let range = Duration::from_micros(from)..Duration::from_micros(to);
         let of = pairs.iter().filter(|pair| range.contains(&pair.task));

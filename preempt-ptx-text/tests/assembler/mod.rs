@@ -19,7 +19,11 @@ pub fn assemble_for(architecture: &str, name: &str, text: &str) {
     let file = std::env::temp_dir().join(format!("preempt-{}-{number}.ptx", std::process::id()));
     std::fs::write(&file, text).unwrap();
     let mut ptxas = Command::new(program);
-    let output = ptxas.arg(format!("-arch={architecture}")).args(["-O1", "-o", "/dev/null"]).arg(&file).output();
+    let output = ptxas
+        .arg(format!("-arch={architecture}"))
+        .args(["-O1", "-o", "/dev/null"])
+        .arg(&file)
+        .output();
     std::fs::remove_file(&file).unwrap();
     match output {
         Ok(output) => {

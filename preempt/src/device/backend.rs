@@ -12,11 +12,11 @@ use std::time::Duration;
 use preempt_device::abi::{Cohort, Signal};
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
-use super::{FormFootprint, Footprint, MemoryInfo};
 use super::control::{ControlSource, Grid, PlainGrid};
 use super::news::Mark;
 use super::program::{Chains, ProgramLaunch, Step};
 use super::rows::Rows;
+use super::{Footprint, FormFootprint, MemoryInfo};
 use crate::error::{CodeError, DeviceError, Error};
 use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;

@@ -193,13 +193,7 @@ pub const OWN: &[Case] = &[
         &[Reads(Words, 2 * MANY), Writes(1 << 19), U32(64)],
     ),
     own("sort_1024", [1 << 13, 1, 1], [1024, 1, 1], 0, &[Reads(Words, 1 << 23), Writes(1 << 23)]),
-    own(
-        "histogram_256",
-        [1 << 13, 1, 1],
-        [256, 1, 1],
-        0,
-        &[Reads(Words, MANY), Adds(256), U32(8)],
-    ),
+    own("histogram_256", [1 << 13, 1, 1], [256, 1, 1], 0, &[Reads(Words, MANY), Adds(256), U32(8)]),
     own(
         "transpose",
         [256, 256, 1],
@@ -250,11 +244,7 @@ pub const CORPUS: &[Case] = &[
         [MANY / 1024, 1, 1],
         &[Reads(Floats, MANY), Writes(MANY), U32(MANY), Null, Null],
     ),
-    triton(
-        "softmax",
-        [ROWS, 1, 1],
-        &[Reads(Floats, MANY), Writes(MANY), U32(COLUMNS), Null, Null],
-    ),
+    triton("softmax", [ROWS, 1, 1], &[Reads(Floats, MANY), Writes(MANY), U32(COLUMNS), Null, Null]),
     triton(
         "layer_norm",
         [ROWS, 1, 1],
@@ -272,25 +262,14 @@ pub const CORPUS: &[Case] = &[
     triton(
         "cross_entropy",
         [ROWS, 1, 1],
-        &[
-            Reads(Floats, MANY),
-            Reads(Below(COLUMNS), ROWS),
-            Writes(ROWS),
-            U32(COLUMNS),
-            Null,
-            Null,
-        ],
+        &[Reads(Floats, MANY), Reads(Below(COLUMNS), ROWS), Writes(ROWS), U32(COLUMNS), Null, Null],
     ),
     triton(
         "dropout",
         [MANY / 1024, 1, 1],
         &[Reads(Floats, MANY), Writes(MANY), U32(MANY), F32(0.25), U32(77), Null, Null],
     ),
-    triton(
-        "sum_all",
-        [MANY / 4096, 1, 1],
-        &[Reads(Words, MANY), Adds(1), U32(MANY), Null, Null],
-    ),
+    triton("sum_all", [MANY / 4096, 1, 1], &[Reads(Words, MANY), Adds(1), U32(MANY), Null, Null]),
     triton(
         "scan_rows",
         [1 << 15, 1, 1],
@@ -312,7 +291,11 @@ pub const CORPUS: &[Case] = &[
     ),
     triton("matmul", [1024, 1, 1], &[MATRIX, MATRIX, PRODUCT, SIDE, SIDE, SIDE, Null, Null]),
     triton("matmul_small", [4096, 1, 1], &[MATRIX, MATRIX, PRODUCT, SIDE, SIDE, SIDE, Null, Null]),
-    triton("matmul_descriptors", [1024, 1, 1], &[MATRIX, MATRIX, PRODUCT, SIDE, SIDE, SIDE, Scratch(64), Null]),
+    triton(
+        "matmul_descriptors",
+        [1024, 1, 1],
+        &[MATRIX, MATRIX, PRODUCT, SIDE, SIDE, SIDE, Scratch(64), Null],
+    ),
     triton(
         "attention",
         [32, 32, 1],
@@ -380,14 +363,7 @@ pub const CORPUS: &[Case] = &[
     elements(
         "fill",
         "copy2d_f32",
-        &[
-            Reads(Floats, MANY),
-            Writes(MANY),
-            U32(ROWS),
-            U32(COLUMNS),
-            U32(COLUMNS),
-            U32(COLUMNS),
-        ],
+        &[Reads(Floats, MANY), Writes(MANY), U32(ROWS), U32(COLUMNS), U32(COLUMNS), U32(COLUMNS)],
     ),
     candle(
         "reduce",

@@ -68,11 +68,16 @@ impl Corpus {
             }
             let text = match (case.group, folder) {
                 ("own", _) => OWN.to_owned(),
-                (_, None) => bail!("`{name}` is in no corpus; build one by `benches/corpus/build.py`"),
+                (_, None) => {
+                    bail!("`{name}` is in no corpus; build one by `benches/corpus/build.py`")
+                }
                 (_, Some(folder)) => {
                     let path = path(folder, case, "ptx");
                     fs::read_to_string(&path).with_context(|| {
-                        format!("cannot read {}; build it by `benches/corpus/build.py`", path.display())
+                        format!(
+                            "cannot read {}; build it by `benches/corpus/build.py`",
+                            path.display()
+                        )
                     })?
                 }
             };
@@ -92,7 +97,10 @@ impl Corpus {
     }
 
     pub fn text(&self, case: &Case) -> Result<Text> {
-        self.texts.get(&Corpus::module(case)).cloned().context("the corpus was read for other cases")
+        self.texts
+            .get(&Corpus::module(case))
+            .cloned()
+            .context("the corpus was read for other cases")
     }
 
     /// Block and shared memory of a case: its own, or those that a file beside the PTX has.

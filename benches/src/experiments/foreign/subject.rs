@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use preempt::{
-    Buffer, Call, Footprint, ForeignCall, ForeignKernel, LaunchReport, Preemption, Scheduler, Stream,
+    Buffer, Call, Footprint, ForeignCall, ForeignKernel, LaunchReport, Preemption, Scheduler,
+    Stream,
 };
 use preempt_device::host::Dim3;
 use preempt_driver::{Launch, Level, Module};
@@ -113,7 +114,12 @@ impl Subject {
         let start = Instant::now();
         let report = stream.launch(call)?.wait()?;
         let time = start.elapsed();
-        ensure!(report.tasks == self.tasks(), "{} of {} block-tasks ran", report.tasks, self.tasks());
+        ensure!(
+            report.tasks == self.tasks(),
+            "{} of {} block-tasks ran",
+            report.tasks,
+            self.tasks()
+        );
         Ok((time, report))
     }
 

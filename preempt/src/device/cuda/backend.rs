@@ -15,8 +15,8 @@ use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
     Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, Footprint, ForeignMemory, Gate,
-    KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath, Step,
-    spares_a_place,
+    KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath,
+    Step, spares_a_place,
 };
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::foreign::ForeignModule;
