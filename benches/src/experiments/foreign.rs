@@ -5,11 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use preempt::policy::StaticPriority;
 use preempt::ptx::{Verdict, read};
-use preempt::{Footprint, ForeignKernel, Preemption, Scheduler, SchedulerBuilder};
-use preempt_microkernels::count;
+use preempt::{Buffer, Footprint, ForeignKernel, Preemption, Scheduler, SchedulerBuilder};
+use preempt_microkernels::answer;
 use preempt_report::{digits, microseconds};
 use preempt_test_kit::Random;
-use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
 use self::cases::{CORPUS, Case, OWN};
@@ -17,8 +16,7 @@ use self::corpus::Corpus;
 use self::pairs::{Arm, Pair, Requests};
 use self::subject::{Subject, task_time};
 use super::corun::LEARNING;
-use super::counted::Counted;
-use super::{Bench, Experiment, Outcome, Rows, line, random_time, with_tally};
+use super::{Bench, Experiment, Outcome, Rows, line, random_time};
 use crate::progress::Progress;
 use crate::samples::{Samples, geometric_mean, ratio, show};
 
@@ -240,8 +238,8 @@ impl Measured {
     }
 }
 
-fn builder(bench: &Bench, corpus: &Corpus, policy: StaticPriority) -> Result<SchedulerBuilder> {
-    let mut builder = bench.spinning_builder(policy, SPIN)?.preemption(Preemption::Preemptible);
+fn builder(bench: &Bench, corpus: &Corpus) -> Result<SchedulerBuilder> {
+    let mut builder = bench.spinning_builder(StaticPriority::new(), SPIN)?;
     for (name, text) in corpus.texts() {
         builder = builder.ptx(name, text);
     }
@@ -252,12 +250,11 @@ fn builder(bench: &Bench, corpus: &Corpus, policy: StaticPriority) -> Result<Sch
 fn measured(bench: &Bench, corpus: &Corpus, cases: &[&'static Case]) -> Result<Outcome> {
     let [samples, stops, launches, requests, groups] =
         bench.amount(QUICK, [SAMPLES, STOPS, LAUNCHES, REQUESTS, GROUPS]);
-    let mut tally = Tally::default();
     let mut random = Random(bench.seed);
     let progress = Progress::new("kernels", cases.len() as u64);
-    let scheduler = builder(bench, corpus, StaticPriority::whole_device())?.build()?;
+    let scheduler = builder(bench, corpus)?.build()?;
     let sms = scheduler.device().properties().sms;
-    let mut ticks = Counted::new("urgent launches", &scheduler, 8)?;
+    let mut ticks = scheduler.zeroed(2 * sms as usize)?;
     let (mut kernels, mut unstable) = (Vec::new(), Vec::new());
     for &case in cases {
         match Subject::new(&scheduler, corpus, case, bench.seed as u32)? {
@@ -271,13 +268,8 @@ fn measured(bench: &Bench, corpus: &Corpus, cases: &[&'static Case]) -> Result<O
         scheduler.synchronize()?;
         progress.step();
     }
-    ticks.check(&scheduler.stream(0), &mut tally)?;
-    drop(ticks);
-    scheduler.synchronize()?;
-    drop(scheduler);
-    let scheduler = builder(bench, corpus, StaticPriority::new())?.build()?;
     let pairs = beside(&scheduler, bench, corpus, (requests, groups))?;
-    outcome(corpus, sms, &kernels, &unstable, &pairs, tally)
+    outcome(corpus, sms, &kernels, &unstable, &pairs)
 }
 
 /// Times the forms in turn, after the rounds in which the scheduler learns what they cost.
@@ -331,7 +323,7 @@ fn storm(
     subject: &Subject,
     row: &mut Measured,
     (stops, launches): (u32, u32),
-    ticks: &mut Counted,
+    ticks: &mut Buffer<u32>,
     random: &mut Random,
 ) -> Result<()> {
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
@@ -346,8 +338,9 @@ fn storm(
                 std::hint::spin_loop();
             }
             let start = std::time::Instant::now();
-            let handle = ticks.launch(&urgent, |counts| count(counts))?;
-            handle.wait()?;
+            // As many blocks of 1024 threads as the device holds.
+            let blocks = ticks.len() as u32;
+            urgent.launch(answer(row.runs + 1, ticks).grid(blocks))?.wait()?;
             row.urgent.push(start.elapsed());
         }
         row.stops += launched.wait()?.yields;
@@ -462,7 +455,6 @@ fn outcome(
     kernels: &[Measured],
     unstable: &[String],
     pairs: &[Beside],
-    tally: Tally,
 ) -> Result<Outcome> {
     let mut rows = Rows::below([
         "kernel",
@@ -533,7 +525,7 @@ fn outcome(
     };
     let mut summary = accepted(corpus)?;
     let more = json!({
-        "kernels_measured": kernels.len(),
+        "kernels": kernels.len(),
         "kernels_equal": kernels.iter().filter(|row| row.is_equal).count(),
         "kernels_unstable": unstable.len(),
         "kernels_with_fewer_blocks": kernels.iter().filter(loses).count(),
@@ -567,8 +559,8 @@ fn outcome(
         table: rows.table,
         text_columns: 2,
         rows: rows.json,
-        summary: with_tally(summary, &tally),
-        mistake: mistake.or(tally.mistake),
+        summary,
+        mistake,
     })
 }
 

@@ -59,7 +59,7 @@ fn measured(results: &Results) -> Result<String> {
          they give way at the ends of their block-tasks, as plain grids do to a stream of higher priority. *block* is a transformer's block \
          of Triton's kernels. *Slowdown*: the time of a run of the batch, less that of the requests, to that without requests.\n\n{}",
         of("kernels_equal")?,
-        of("kernels_measured")?,
+        of("kernels")?,
         count(of("stops_mid_kernel")?),
         percent(of("candle_accepted")?),
         percent(of("ggml_accepted")?),
