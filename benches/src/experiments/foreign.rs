@@ -340,7 +340,7 @@ fn storm(
             let start = std::time::Instant::now();
             // As many blocks of 1024 threads as the device holds.
             let blocks = ticks.len() as u32;
-            urgent.launch(answer(row.runs + 1, ticks).grid(blocks))?.wait()?;
+            urgent.launch(answer(row.runs + 1, &mut *ticks).grid(blocks))?.wait()?;
             row.urgent.push(start.elapsed());
         }
         row.stops += launched.wait()?.yields;
