@@ -80,7 +80,7 @@ pub struct YieldingEntry {
 }
 
 /// What [`transform_with`] does besides.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// Whether entries whose block-tasks may be dropped get a third entry, with yield points in its loops. It takes more

@@ -5,9 +5,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use preempt_device::host::{Args, Dim3, Kernel};
+use preempt_device::host::{Access, Args, Dim3, Kernel};
 use preempt_ptx_text::{
-    EntryShape, LaunchNeed, PreemptibleEntry, TransformError, Verdict, read, transform,
+    Droppable, EntryShape, LaunchNeed, Options, ParameterUse, PreemptibleEntry, TransformError,
+    TransformedKernel, Verdict, YieldingEntry, read, transform_with,
 };
 use rustc_hash::FxHashMap;
 
@@ -29,7 +30,18 @@ pub(crate) struct Foreign {
     pub verdict: Verdict,
     /// `None` if the entry was refused.
     pub preemptible: Option<PreemptibleEntry>,
+    /// `None` if the entry was refused, or not asked.
+    pub droppable: Option<Droppable>,
+    pub yielding: Option<Yielding>,
     shape: EntryShape,
+}
+
+/// The form of an entry with yield points.
+#[derive(Debug)]
+pub(crate) struct Yielding {
+    /// Launched if the arguments are as the entry needs.
+    pub kernel: Kernel,
+    pub entry: YieldingEntry,
 }
 
 /// Text for the driver, with entries that have to be in one module.
@@ -53,6 +65,7 @@ struct Origin {
     module: Arc<str>,
     text: Arc<str>,
     entry: String,
+    options: Options,
 }
 
 static KNOWN: RwLock<Option<Known>> = RwLock::new(None);
@@ -84,6 +97,7 @@ impl Foreign {
         module: &Arc<str>,
         text: &Arc<str>,
         entry: &str,
+        options: Options,
     ) -> Result<ForeignModule, Error> {
         let fault = |fault: TransformError| {
             Error::Code(CodeError::NotTransformed {
@@ -105,25 +119,21 @@ impl Foreign {
             return Err(Error::Code(CodeError::LaunchNeed { entry: entry.into(), need }));
         }
         let entries = whole.together(entry);
-        let transformed = transform(&whole.only(&entries), &entries).map_err(fault)?;
+        let transformed =
+            transform_with(&whole.only(&entries), &entries, options).map_err(fault)?;
         let mut kernels = Vec::with_capacity(entries.len());
         for of in transformed.kernels {
             let Some(shape) = whole.shape(&of.name) else { continue };
             let (module, text) = (module.clone(), text.clone());
-            let origin = Origin { module, text, entry: of.name };
-            kernels.push(Foreign::known(origin, of.verdict, of.preemptible, shape));
+            let origin = Origin { module, text, entry: of.name.clone(), options };
+            kernels.push(Foreign::known(origin, of, shape));
         }
         let name = kernels.first().map_or("", |first| first.kernel.module);
         Ok(ForeignModule { name, ptx: transformed.ptx, kernels })
     }
 
     /// The only one of its origin.
-    fn known(
-        origin: Origin,
-        verdict: Verdict,
-        preemptible: Option<PreemptibleEntry>,
-        shape: EntryShape,
-    ) -> &'static Foreign {
+    fn known(origin: Origin, of: TransformedKernel, shape: EntryShape) -> &'static Foreign {
         let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
         let Known { by_entry, by_kernel } = known.get_or_insert_default();
         if let Some(foreign) = by_entry.get(&origin) {
@@ -144,16 +154,34 @@ impl Foreign {
             state_bytes: 0,
             cpu: no_host_code,
         };
+        let TransformedKernel { verdict, preemptible, droppable, yielding, .. } = of;
         let entry = preemptible.as_ref().map_or(name, |entry| leaked(&entry.name));
         let kernel = Kernel { entry, ..plain };
-        let foreign: &Foreign =
-            Box::leak(Box::new(Foreign { kernel, plain, verdict, preemptible, shape }));
-        for kernel in [&foreign.kernel, &foreign.plain] {
+        let yielding = yielding.map(|entry| Yielding {
+            kernel: Kernel { entry: leaked(&entry.entry.name), yields: true, ..plain },
+            entry,
+        });
+        let foreign = Foreign { kernel, plain, verdict, preemptible, droppable, yielding, shape };
+        let foreign: &Foreign = Box::leak(Box::new(foreign));
+        for kernel in foreign.forms() {
             by_kernel.insert(ptr::from_ref(kernel).addr(), foreign);
         }
         by_entry.insert(origin, foreign);
         ANY.store(true, Ordering::Relaxed);
         foreign
+    }
+
+    /// All that may be launched.
+    pub fn forms(&self) -> impl Iterator<Item = &Kernel> {
+        let yielding = self.yielding.as_ref().map(|of| &of.kernel);
+        [&self.kernel, &self.plain].into_iter().chain(yielding)
+    }
+
+    /// What a launch of a kernel of this entry with these arguments runs: with yield points, if it may be dropped there.
+    pub fn launched(&'static self, kernel: &'static Kernel, args: &Args) -> &'static Kernel {
+        let is_preemptible = ptr::eq(kernel, &self.kernel);
+        let yielding = self.yielding.as_ref().filter(|of| is_preemptible && of.is_met_by(args));
+        yielding.map_or(kernel, |of| &of.kernel)
     }
 
     /// Threads of every block, if the text says how many.
@@ -209,6 +237,23 @@ impl Foreign {
     }
 }
 
+impl Yielding {
+    /// Whether arguments are what the entry needs. A launch refuses buffers that overlap one that is written.
+    fn is_met_by(&self, args: &Args) -> bool {
+        let mut buffers = args.buffers().iter().map(|(_, access)| *access);
+        let of_values: Vec<_> = args
+            .sizes()
+            .map(|(_, is_buffer)| is_buffer.then(|| buffers.next()).flatten())
+            .collect();
+        self.entry.uses.iter().all(|&(position, of)| match (of, of_values.get(position)) {
+            (ParameterUse::Read, Some(Some(_))) => true,
+            (ParameterUse::Written, Some(Some(Access::Write))) => true,
+            (ParameterUse::Number, Some(None)) => true,
+            _ => false,
+        })
+    }
+}
+
 /// A device without code for it refuses the launch before.
 unsafe fn no_host_code(_: &Args) -> bool {
     panic!("an entry of PTX has no code for the CPU device; launch it on a GPU")
@@ -237,7 +282,8 @@ mod tests {
 ";
 
     fn prepared(name: &str, entry: &str) -> ForeignModule {
-        Foreign::prepare(&name.into(), &TEXT.into(), entry).expect("it is there")
+        Foreign::prepare(&name.into(), &TEXT.into(), entry, Options::default())
+            .expect("it is there")
     }
 
     #[test]
