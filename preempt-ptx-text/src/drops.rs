@@ -203,7 +203,14 @@ fn look(
     obstacles.sort_by_key(|obstacle| obstacle.step);
     let votes = judged.cooperates;
     let steps: Vec<_> = obstacles.iter().map(|obstacle| obstacle.step).collect();
-    let found = places::find(code, &flow, (votes, judged.vote.is_some()), &steps, &mut budget)?;
+    let found = places::find(
+        code,
+        &flow,
+        (votes, judged.vote.is_some()),
+        &steps,
+        &determined,
+        &mut budget,
+    )?;
     let reasons = |obstacles: &[Obstacle]| {
         // A few are enough to know what to change.
         const MOST: usize = 8;

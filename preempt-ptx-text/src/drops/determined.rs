@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::code::{Budget, Code, Space, Step, TooLarge};
+use crate::code::{Budget, Code, Id, Space, Step, TooLarge};
 use crate::flow::Flow;
 
 use super::{STRONG, address};
@@ -77,6 +77,11 @@ impl Determined {
             }
         }
         Ok(Determined { differs, parts })
+    }
+
+    /// Whether a register may hold something else in another run.
+    pub fn differs(&self, id: Id) -> bool {
+        self.differs[id]
     }
 
     /// Whether a store is done in each run, or in none, and to the same place.

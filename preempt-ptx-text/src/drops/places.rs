@@ -6,18 +6,19 @@ use crate::flow::Flow;
 use crate::tree::OperandKind;
 
 use super::Stop;
+use super::determined::Determined;
 
-/// Loops that have a yield point in a body without barriers; where there are more, outer loops alone have one. Each yield
+/// Loops that have a yield point at their start; where there are more, outer loops alone have one. Each yield
 /// point adds a hundred instructions.
 const MOST_LOOPS: usize = 16;
 
-/// A yield point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A yield point, by a byte of the text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Point {
-    /// Ahead of the instruction at this byte of the text, the first of a loop, each round of which takes so many instructions.
-    Poll { at: usize, round: usize },
+    /// Ahead of the instruction there, the first of a loop, each round of which takes so many instructions.
+    Ahead { at: usize, round: usize },
     /// In the place of the barrier there.
-    Vote { at: usize },
+    Barrier { at: usize },
 }
 
 /// The yield points of a body.
@@ -35,6 +36,7 @@ pub(super) fn find(
     flow: &Flow,
     (votes, has_barrier): (bool, bool),
     obstacles: &[usize],
+    determined: &Determined,
     budget: &mut Budget,
 ) -> Result<Places, Stop> {
     let none = |at: Option<usize>, why| Places {
@@ -57,7 +59,8 @@ pub(super) fn find(
             let why = "lanes of a warp wait for each other, and some of them may have left";
             return Ok(none(Some(step.at), why));
         }
-        let points = if obstacles.is_empty() { polls(code, flow, loops) } else { Vec::new() };
+        let points = if obstacles.is_empty() { starts(code, flow, loops) } else { Vec::new() };
+        let points = points.into_iter().map(|(_, point)| point).collect();
         let may_come_before = vec![true; code.steps.len()];
         return Ok(Places { points, may_come_before, why_none: (None, "") });
     }
@@ -77,6 +80,16 @@ pub(super) fn find(
             parts[inner] = true;
         }
     }
+    // Barriers pair by their number. Where all come to each of them, they pair by place, too.
+    let reached = flow.reached();
+    let is_parted = |&&at: &&usize| {
+        let block = flow.block_of[at];
+        reached[block] && (parts[block] || code.steps[at].guard.is_some())
+    };
+    if let Some(&at) = barriers.iter().find(is_parted) {
+        let why = "some threads of the block may come to another barrier instead, or to none";
+        return Ok(none(Some(code.steps[at].at), why));
+    }
     let is_behind = behind(flow, obstacles.iter().map(|&at| flow.block_of[at]), budget)?;
     let comes_behind = |at: usize| {
         let block = flow.block_of[at];
@@ -84,26 +97,40 @@ pub(super) fn find(
         is_behind[block] || obstacles.iter().any(own)
     };
     let innermost = innermost(flow, &loops);
-    let reached = flow.reached();
     let mut has_vote = vec![false; loops.len()];
     let mut votes = Vec::new();
     for &at in &barriers {
         let block = flow.block_of[at];
         let Some(around) = innermost[block] else { continue };
         let step = &code.steps[at];
-        let is_plain = step.of.has("sync") && !step.of.has("red") && step.guard.is_none();
+        let is_plain = step.of.has("sync") && !step.of.has("red");
         budget.spend(1 + obstacles.len())?;
-        if is_plain && reached[block] && !parts[block] && !has_vote[around] && !comes_behind(at) {
+        if is_plain && reached[block] && !has_vote[around] && !comes_behind(at) {
             has_vote[around] = true;
             votes.push(at);
         }
     }
-    let why_none = "no loop has a barrier that all threads of the block come to together";
+    // Where all threads come to a loop, and as often, they vote at its start. That is one more barrier, so no thread may wait
+    // for another one that comes there first: for what that one writes to shared memory.
+    let mut in_loops = loops.iter().flatten().map(|&block| &code.steps[flow.blocks[block].end - 1]);
+    let waits = in_loops.any(|last| last.uses.iter().any(|&id| determined.differs(id)));
+    let first = |of: &[usize]| flow.blocks[of[0]].start;
+    let is_without = |of: &Vec<usize>| {
+        let is_inside = |at: &usize| of.contains(&flow.block_of[*at]);
+        reached[of[0]] && !parts[of[0]] && !comes_behind(first(of)) && !votes.iter().any(is_inside)
+    };
+    budget.spend(loops.iter().map(|of| of.len() * (1 + votes.len()) + obstacles.len()).sum())?;
+    let others = loops.into_iter().filter(|of| !waits && is_without(of)).collect();
+    let others = starts(code, flow, others);
+    let why_none = "all threads of the block come together to no loop, and to no barrier in one";
+    let of_barriers = votes.iter().map(|&at| (at, Point::Barrier { at: code.steps[at].at }));
+    let mut points: Vec<_> = of_barriers.chain(others).collect();
+    points.sort();
     // What comes before a vote: what it is reached from.
     let mut may_come_before = vec![false; code.steps.len()];
     let mut ahead = vec![false; flow.exit() + 1];
-    let mut waiting: Vec<_> = votes.iter().map(|&at| flow.block_of[at]).collect();
-    for &at in &votes {
+    let mut waiting: Vec<_> = points.iter().map(|&(at, _)| flow.block_of[at]).collect();
+    for &(at, _) in &points {
         let block = &flow.blocks[flow.block_of[at]];
         may_come_before[block.start..at].fill(true);
     }
@@ -115,16 +142,15 @@ pub(super) fn find(
             }
         }
     }
-    for (block, range) in flow.blocks.iter().enumerate().filter(|&(block, _)| ahead[block]) {
-        let _ = block;
+    for (range, _) in flow.blocks.iter().zip(&ahead).filter(|(_, is_ahead)| **is_ahead) {
         may_come_before[range.clone()].fill(true);
     }
-    let points = votes.iter().map(|&at| Point::Vote { at: code.steps[at].at }).collect();
+    let points = points.into_iter().map(|(_, point)| point).collect();
     Ok(Places { points, may_come_before, why_none: (None, why_none) })
 }
 
-/// One at the start of each loop.
-fn polls(code: &Code<'_>, flow: &Flow, mut loops: Vec<Vec<usize>>) -> Vec<Point> {
+/// One at the start of each of these loops, with the instruction that is there.
+fn starts(code: &Code<'_>, flow: &Flow, mut loops: Vec<Vec<usize>>) -> Vec<(usize, Point)> {
     if loops.len() > MOST_LOOPS {
         let all = loops.clone();
         loops
@@ -132,21 +158,16 @@ fn polls(code: &Code<'_>, flow: &Flow, mut loops: Vec<Vec<usize>>) -> Vec<Point>
         loops.truncate(MOST_LOOPS);
     }
     let innermost = innermost(flow, &loops);
-    let mut points: Vec<_> = loops
-        .iter()
-        .enumerate()
-        .map(|(number, blocks)| {
-            let own = blocks.iter().filter(|&&block| innermost[block] == Some(number));
-            let round = own.map(|&block| flow.blocks[block].len()).sum();
-            Point::Poll { at: code.steps[flow.blocks[blocks[0]].start].at, round }
-        })
-        .collect();
-    points.sort_by_key(|point| match point {
-        Point::Poll { at, .. } | Point::Vote { at } => *at,
-    });
-    points.dedup_by_key(|point| match point {
-        Point::Poll { at, .. } | Point::Vote { at } => *at,
-    });
+    let start = |(number, blocks): (usize, &Vec<usize>)| {
+        let own = blocks.iter().filter(|&&block| innermost[block] == Some(number));
+        let round = own.map(|&block| flow.blocks[block].len()).sum();
+        let first = flow.blocks[blocks[0]].start;
+        (first, Point::Ahead { at: code.steps[first].at, round })
+    };
+    let mut points: Vec<_> = loops.iter().enumerate().map(start).collect();
+    points.sort();
+    // An inner loop may start where the outer one does.
+    points.dedup_by_key(|(first, _)| *first);
     points
 }
 

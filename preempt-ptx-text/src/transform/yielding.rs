@@ -11,8 +11,8 @@ use crate::verdict::SLOT_BYTES;
 pub(super) const YIELDING_BYTES: u64 =
     SLOT_BYTES + template::YIELDING_SLOT_BYTES - template::SLOT_BYTES;
 
-/// Instructions of a body without barriers from one look at the signal to the next: more of them cost less, and make an urgent
-/// launch wait longer. A look takes about 20, and a round of a loop 3 to count its own.
+/// Instructions of a thread from one look at the signal to the next, at yield points that are no barriers: more of them cost
+/// less, and make an urgent launch wait longer. A look takes about 20, and each round of a loop 3 that count its own.
 const LOOK: usize = 512;
 
 /// The yield points of a body, ready to be put into it.
@@ -24,13 +24,13 @@ pub(super) struct Yielding<'a> {
 }
 
 impl Yielding<'_> {
-    fn polls(&self) -> bool {
-        self.points.iter().any(|point| matches!(point, Point::Poll { .. }))
+    fn counts(&self) -> bool {
+        self.points.iter().any(|point| matches!(point, Point::Ahead { .. }))
     }
 
     /// At the start of the body's scope.
     pub fn start(&self) -> String {
-        match self.polls() {
+        match self.counts() {
             true => "\n\t.reg .b32 %preempt_passed;\n\tmov.b32 %preempt_passed, 0;".to_owned(),
             false => String::new(),
         }
@@ -50,14 +50,14 @@ impl Yielding<'_> {
         let Some(point) = &self.template.point else { return Vec::new() };
         let text = point.text(&self.filling, TAIL);
         let edit = |of: &Point| match *of {
-            Point::Poll { at, round } => {
+            Point::Ahead { at, round } => {
                 let round = round.clamp(1, LOOK);
                 let text = format!(
                     "{{\n\t.reg .pred %preempt_is_early;\n\tadd.u32 %preempt_passed, %preempt_passed, {round};\n\tsetp.lt.u32 %preempt_is_early, %preempt_passed, {LOOK};\n\t@%preempt_is_early bra $preempt_on;\n\tmov.b32 %preempt_passed, 0;\n\t{text}$preempt_on:\n\t{{ }}\n\t}}\n\t"
                 );
                 Edit { place: at..at, text }
             }
-            Point::Vote { at } => {
+            Point::Barrier { at } => {
                 let end = body.statements.iter().find(|statement| {
                     statement.span.start == at
                         && matches!(statement.kind, StatementKind::Instruction(_))
