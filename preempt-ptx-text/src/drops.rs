@@ -234,6 +234,7 @@ fn look(
         repeatable.iter().filter(|store| found.may_come_before[store.step]).collect();
     let mut uses = BTreeSet::new();
     if !found.points.is_empty() && !before.is_empty() {
+        budget.spend(loads.len() * before.len())?;
         uses.extend(&written);
         for load in &loads {
             let is_read = |of: &(usize, _)| !written.contains(&(of.0, ParameterUse::Written));

@@ -266,9 +266,9 @@ fn reserved(module: &Module<'_>) -> Option<usize> {
 
 struct Splicing<'m> {
     module: &'m Module<'m>,
-    template: Template,
+    template: &'static Template,
     /// Where threads poll, and where they vote.
-    yielding: Option<(Template, Template)>,
+    yielding: Option<(&'static Template, &'static Template)>,
     /// Where a name is that the loop has, too.
     reserved: Option<usize>,
     /// What is put behind the file's functions.
@@ -399,13 +399,13 @@ impl<'m> Splicing<'m> {
         let slot = if judged.is_dynamic { SLOT_REGISTER } else { SLOT };
         let (barrier, vote) = (accepted.barrier, judged.vote.unwrap_or_default());
         let filling = Filling { cohort: COHORT, barrier, vote, slot, body: "" };
-        let (template, yielding) = match (drops, &self.yielding) {
+        let (template, yielding) = match (drops, self.yielding) {
             (Some(drops), Some((polling, voting))) => {
                 let template = if drops.votes { voting } else { polling };
                 let points = &drops.points;
                 (template, Some(Yielding { template, filling: filling.clone(), points }))
             }
-            _ => (&self.template, None),
+            _ => (self.template, None),
         };
         let slot_bytes = match yielding {
             Some(_) => template::YIELDING_SLOT_BYTES,

@@ -245,11 +245,14 @@ impl Yielding {
             .sizes()
             .map(|(_, is_buffer)| is_buffer.then(|| buffers.next()).flatten())
             .collect();
-        self.entry.uses.iter().all(|&(position, of)| match (of, of_values.get(position)) {
-            (ParameterUse::Read, Some(Some(_))) => true,
-            (ParameterUse::Written, Some(Some(Access::Write))) => true,
-            (ParameterUse::Number, Some(None)) => true,
-            _ => false,
+        self.entry.uses.iter().all(|&(position, of)| {
+            let passed = of_values.get(position);
+            match of {
+                ParameterUse::Read => matches!(passed, Some(Some(_))),
+                ParameterUse::Written => passed == Some(&Some(Access::Write)),
+                ParameterUse::Number => passed == Some(&None),
+                _ => false,
+            }
         })
     }
 }
@@ -261,6 +264,8 @@ unsafe fn no_host_code(_: &Args) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use preempt_device::host::{BufferArg, ReadArg, WriteArg};
+
     use super::*;
 
     const TEXT: &str = ".version 8.0
@@ -378,5 +383,119 @@ mod tests {
             assert_eq!(checked.is_ok(), is_right, "{block:?}: {checked:?}");
             foreign.check(&foreign.plain, &args, block.into()).expect("no loop is around it");
         }
+    }
+
+    const LOOPS: &str = ".version 8.0
+.target sm_90
+.address_size 64
+.visible .entry sum(.param .u64 from, .param .u64 to, .param .u64 stride)
+{
+	.reg .b32 %r<5>; .reg .b64 %a<8>; .reg .pred %p<2>;
+	ld.param.u64 %a1, [from]; ld.param.u64 %a2, [to]; ld.param.u64 %a3, [stride];
+	mov.u32 %r1, 0; mov.u32 %r2, 0; shl.b64 %a4, %a3, 2; add.s64 %a2, %a2, %a4;
+AGAIN:
+	add.s64 %a1, %a1, %a4; ld.global.u32 %r3, [%a1]; add.u32 %r2, %r2, %r3;
+	add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 1000;
+	@%p1 bra AGAIN;
+	st.global.u32 [%a2], %r2;
+	ret;
+}
+.visible .entry add(.param .u64 to)
+{
+	.reg .b32 %r<5>; .reg .b64 %a<8>; .reg .pred %p<2>;
+	ld.param.u64 %a1, [to]; mov.u32 %r1, 0;
+AGAIN:
+	red.global.add.u32 [%a1], 1;
+	add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 1000;
+	@%p1 bra AGAIN;
+	ret;
+}
+";
+
+    /// Memory that nothing accesses.
+    struct Nothing;
+
+    fn nothing() -> BufferArg {
+        BufferArg { address: 64, len: 1, bytes: 4, owner: None }
+    }
+
+    // SAFETY: no kernel runs.
+    unsafe impl ReadArg<'_, u32> for Nothing {
+        fn read_arg(self) -> BufferArg {
+            nothing()
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl WriteArg<'_, u32> for Nothing {
+        fn write_arg(self) -> BufferArg {
+            nothing()
+        }
+    }
+
+    fn loops(entry: &str, options: Options) -> &'static Foreign {
+        let module = Foreign::prepare(&"loops".into(), &LOOPS.into(), entry, options);
+        module.expect("it is there").kernels[0]
+    }
+
+    #[test]
+    fn a_launch_has_yield_points_if_its_arguments_are_as_they_need_to_be() {
+        let foreign = loops("sum", Options::default().yields(true));
+        assert_eq!(foreign.droppable, Some(Droppable::Strict));
+        let yields = |kernel: &'static Kernel, push: fn(&mut Args)| {
+            let mut args = Args::default();
+            push(&mut args);
+            foreign.check(kernel, &args, 32.into()).expect("the sizes are right");
+            let launched = foreign.launched(kernel, &args);
+            assert_eq!((launched.name, launched.plain), ("sum", "sum"));
+            assert_eq!(launched.yields, launched.entry == "sum__yielding");
+            assert!(ptr::eq(Foreign::of(launched).expect("known"), foreign));
+            launched.yields
+        };
+        let right = |args: &mut Args| {
+            args.push_read_pointer(Nothing);
+            args.push_write_pointer(Nothing);
+            args.push_value(7u64);
+        };
+        assert!(yields(&foreign.kernel, right));
+        assert!(!yields(&foreign.plain, right), "it is asked to run plain");
+        let wrong: [fn(&mut Args); 4] = [
+            // An address that may be that of the other argument.
+            |args| {
+                args.push_value(64u64);
+                args.push_write_pointer(Nothing);
+                args.push_value(7u64);
+            },
+            |args| {
+                args.push_read_pointer(Nothing);
+                args.push_value(64u64);
+                args.push_value(7u64);
+            },
+            // It writes what it should only read.
+            |args| {
+                args.push_read_pointer(Nothing);
+                args.push_read_pointer(Nothing);
+                args.push_value(7u64);
+            },
+            // Both addresses may be of it.
+            |args| {
+                args.push_read_pointer(Nothing);
+                args.push_write_pointer(Nothing);
+                args.push_read_pointer(Nothing);
+            },
+        ];
+        for push in wrong {
+            assert!(!yields(&foreign.kernel, push));
+        }
+    }
+
+    #[test]
+    fn yield_points_are_there_if_they_are_asked_for_and_may_be() {
+        let plain = loops("sum", Options::default());
+        assert!(plain.droppable.is_none() && plain.yielding.is_none());
+        assert!(!ptr::eq(plain, loops("sum", Options::default().yields(true))));
+        let never = loops("add", Options::default().yields(true));
+        assert!(matches!(never.droppable, Some(Droppable::Never(_))) && never.yielding.is_none());
+        assert_eq!(never.forms().count(), 2);
     }
 }

@@ -11,6 +11,8 @@ use super::determined::Determined;
 /// Loops that have a yield point at their start; where there are more, outer loops alone have one. Each yield
 /// point adds a hundred instructions.
 const MOST_LOOPS: usize = 16;
+/// Loops that have one in the place of a barrier, of which the first ones in the text have it.
+const MOST_BARRIERS: usize = 32;
 
 /// A yield point, by a byte of the text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -73,6 +75,11 @@ pub(super) fn find(
         let why = "parts of the block wait for each other by a barrier of their own";
         return Ok(none(Some(code.steps[other].at), why));
     }
+    let carries = |step: &&Step<'_>| matches!(step.root(), "addc" | "subc" | "madc");
+    if let Some(step) = code.steps.iter().find(carries) {
+        let why = "a carry from another instruction, which threads may then part by";
+        return Ok(none(Some(step.at), why));
+    }
     // Blocks that not all threads run, or not all as often.
     let mut parts = vec![false; flow.exit() + 1];
     for branch in Divergence::of(code, flow, Among::Block, budget)?.branches {
@@ -105,7 +112,8 @@ pub(super) fn find(
         let step = &code.steps[at];
         let is_plain = step.of.has("sync") && !step.of.has("red");
         budget.spend(1 + obstacles.len())?;
-        if is_plain && reached[block] && !has_vote[around] && !comes_behind(at) {
+        let has_room = votes.len() < MOST_BARRIERS && !has_vote[around];
+        if is_plain && reached[block] && has_room && !comes_behind(at) {
             has_vote[around] = true;
             votes.push(at);
         }
@@ -152,9 +160,13 @@ pub(super) fn find(
 /// One at the start of each of these loops, with the instruction that is there.
 fn starts(code: &Code<'_>, flow: &Flow, mut loops: Vec<Vec<usize>>) -> Vec<(usize, Point)> {
     if loops.len() > MOST_LOOPS {
-        let all = loops.clone();
-        loops
-            .retain(|of| !all.iter().any(|other| other.len() > of.len() && other.contains(&of[0])));
+        let mut is_inside = vec![false; flow.exit() + 1];
+        loops.sort_by_key(|of| std::cmp::Reverse(of.len()));
+        loops.retain(|of| {
+            let is_outer = !is_inside[of[0]];
+            of.iter().filter(|_| is_outer).for_each(|&block| is_inside[block] = true);
+            is_outer
+        });
         loops.truncate(MOST_LOOPS);
     }
     let innermost = innermost(flow, &loops);

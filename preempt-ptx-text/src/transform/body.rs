@@ -143,7 +143,8 @@ pub(super) fn scope(
     let has = |rule| accepted.rules.contains(&rule);
     let meeting = Meeting::of(module, entry, body, judged, accepted)?;
     let leave = if meeting.is_some() { LEFT } else { TAIL };
-    let mut edits_of_body = Vec::new();
+    // First, because they are ahead of what may be changed where they are.
+    let mut edits_of_body = yielding.map_or(Vec::new(), |yielding| yielding.edits(body));
     for statement in &body.statements {
         let StatementKind::Instruction(of) = &statement.kind else { continue };
         let mut edits = edits(module, statement, of, Reader::Entry, copied);
@@ -168,7 +169,6 @@ pub(super) fn scope(
     }
     if let Some(yielding) = yielding {
         start += &yielding.start();
-        edits_of_body.extend(yielding.edits(body));
     }
     let mut end = String::new();
     if let Some(meeting) = meeting {

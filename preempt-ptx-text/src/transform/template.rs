@@ -1,5 +1,7 @@
 //! The worker loop as `preempt-ptx` compiled it, with a place for a body.
 
+use std::sync::OnceLock;
+
 use crate::lex::{Kind, Tokens};
 use crate::reader::read;
 use crate::tree::{FunctionItem, Module, Span, Statement, StatementKind};
@@ -113,9 +115,11 @@ impl Filling<'_> {
 }
 
 impl Template {
-    /// The loop of this crate. What it says if it cannot be had is a test's concern: the text is compiled in.
-    pub fn compiled(form: Form) -> Result<Template, String> {
-        Template::of(WORKER, form)
+    /// The loop of this crate, which is read once. What it says if it cannot be had is a test's concern: the text is compiled in.
+    pub fn compiled(form: Form) -> Result<&'static Template, String> {
+        static ALL: [OnceLock<Result<Template, String>>; 3] = [const { OnceLock::new() }; 3];
+        let template = ALL[form as usize].get_or_init(|| Template::of(WORKER, form));
+        template.as_ref().map_err(String::clone)
     }
 
     /// Cuts the entry of the loop, and checks that it is as the splicing takes it to be.

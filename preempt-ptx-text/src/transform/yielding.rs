@@ -4,7 +4,7 @@ use super::body::TAIL;
 use super::template::{self, Filling, Template};
 use crate::drops::Point;
 use crate::text::Edit;
-use crate::tree::{Body, StatementKind};
+use crate::tree::Body;
 use crate::verdict::SLOT_BYTES;
 
 /// Bytes of shared memory that the loop adds where there are yield points: those of its slot, and of the watch behind it.
@@ -58,11 +58,8 @@ impl Yielding<'_> {
                 Edit { place: at..at, text }
             }
             Point::Barrier { at } => {
-                let end = body.statements.iter().find(|statement| {
-                    statement.span.start == at
-                        && matches!(statement.kind, StatementKind::Instruction(_))
-                });
-                let end = end.map_or(at, |statement| statement.span.end);
+                let place = body.statements.partition_point(|of| of.span.start < at);
+                let end = body.statements.get(place).map_or(at, |of| of.span.end);
                 Edit { place: at..end, text: text.clone() }
             }
         };
