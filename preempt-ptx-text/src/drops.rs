@@ -275,7 +275,7 @@ impl<'a> Effects<'a> {
         let is_strong = of.has_any(&STRONG);
         let what = match step.root() {
             "call" => return Err(Stop::At(step.at, format!("`{}` calls a function", of.opcode))),
-            "mbarrier" | "wgmma" | "tensormap" | "setmaxnreg" => {
+            "mbarrier" | "tensormap" | "setmaxnreg" => {
                 let what = format!(
                     "`{}`: what it started may be in flight when the block leaves",
                     of.opcode
@@ -369,6 +369,7 @@ fn is_harmless(root: &str) -> bool {
                 | "suq"
                 | "trap"
                 | "txq"
+                | "wgmma"
         )
 }
 

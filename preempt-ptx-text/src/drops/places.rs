@@ -103,6 +103,9 @@ pub(super) fn find(
         let own = |&other: &usize| flow.block_of[other] == block && other < at;
         is_behind[block] || obstacles.iter().any(own)
     };
+    // What matrix products still write and read when a block leaves. Other copies are waited for behind the body.
+    let in_flight = in_flight(code, flow, budget)?;
+    let comes_behind = |at: usize| in_flight[at] || comes_behind(at);
     let innermost = innermost(flow, &loops);
     let mut has_vote = vec![false; loops.len()];
     let mut votes = Vec::new();
@@ -214,6 +217,38 @@ fn behind(
         }
     }
     Ok(behind)
+}
+
+/// Whether asynchronous matrix products may be in flight ahead of each instruction.
+fn in_flight(code: &Code<'_>, flow: &Flow, budget: &mut Budget) -> Result<Vec<bool>, Stop> {
+    let mut ahead = vec![false; code.steps.len()];
+    if !code.steps.iter().any(|step| step.root() == "wgmma") {
+        return Ok(ahead);
+    }
+    let mut at_start = vec![false; flow.exit() + 1];
+    let mut waiting: Vec<usize> = (0..flow.exit()).collect();
+    while let Some(block) = waiting.pop() {
+        let mut is_any = at_start[block];
+        budget.spend(flow.blocks[block].len())?;
+        for at in flow.blocks[block].clone() {
+            ahead[at] |= is_any;
+            let step = &code.steps[at];
+            let waits_for_all = step.of.has("wait_group")
+                && step.guard.is_none()
+                && step.of.operand(0).and_then(|number| number.integer()) == Some(0);
+            match step.root() {
+                "wgmma" if step.of.has("mma_async") => is_any = true,
+                "wgmma" if waits_for_all => is_any = false,
+                _ => {}
+            }
+        }
+        for &next in flow.after[block].iter().filter(|_| is_any) {
+            if next != flow.exit() && !std::mem::replace(&mut at_start[next], true) {
+                waiting.push(next);
+            }
+        }
+    }
+    Ok(ahead)
 }
 
 /// Whether an instruction is for several lanes of a warp at once.
