@@ -403,7 +403,8 @@ impl<'m> Splicing<'m> {
             (Some(drops), Some((polling, voting))) => {
                 let template = if drops.votes { voting } else { polling };
                 let points = &drops.points;
-                (template, Some(Yielding { template, filling: filling.clone(), points }))
+                let votes = drops.votes;
+                (template, Some(Yielding { template, filling: filling.clone(), points, votes }))
             }
             _ => (self.template, None),
         };

@@ -130,6 +130,7 @@ fn threads_look_at_the_start_of_a_loop_and_vote_in_the_place_of_a_barrier() {
     let (_, of_loop) = tiles.split_once("AGAIN:\n").unwrap();
     let (first, second) = of_loop.split_once("ld.shared.u32 %r13, [tile];").unwrap();
     assert!(first.contains(", 2, ") && !first.contains("bar.sync 0"), "{first}");
+    assert!(first.contains("bar.warp.sync -1;"), "lanes come to a vote together");
     assert!(second.contains("bar.sync 0;"), "one vote in a round is enough");
     // Barrier 0 is the body's, 1 the loop's, so 2 is that of votes.
     let votes = |text: &str| {

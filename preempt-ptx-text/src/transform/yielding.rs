@@ -21,6 +21,8 @@ pub(super) struct Yielding<'a> {
     pub template: &'a Template,
     pub filling: Filling<'a>,
     pub points: &'a [Point],
+    /// Whether all threads of a block vote.
+    pub votes: bool,
 }
 
 impl Yielding<'_> {
@@ -48,7 +50,9 @@ impl Yielding<'_> {
 
     pub fn edits(&self, body: &Body<'_>) -> Vec<Edit> {
         let Some(point) = &self.template.point else { return Vec::new() };
-        let text = point.text(&self.filling, TAIL);
+        // A vote is one instruction for all lanes of a warp, which come there, but perhaps one after the other.
+        let meets = if self.votes { "bar.warp.sync -1;\n\t" } else { "" };
+        let text = format!("{meets}{}", point.text(&self.filling, TAIL));
         let edit = |of: &Point| match *of {
             Point::Ahead { at, round } => {
                 let round = round.clamp(1, LOOK);
