@@ -1,8 +1,8 @@
 //! What addresses are made of.
 //!
 //! Each register has the parameters, variables and unknown values that anything in it may come from, whatever the operations
-//! between. *Directly* means: not by a product, or by a number of 32 bits that was made longer, both of which make no address of
-//! an address. So `p + 4 * n` is made of `p` directly, and of `n`.
+//! between. *Directly* means: not by a product or a quotient, or by a number of 32 bits that was made longer, which make no address
+//! of an address. So `p + 4 * n` is made of `p` directly, and of `n`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,8 @@ impl<'a> Bases<'a> {
             }
             "ld" | "ldu" | "atom" | "tex" | "tld4" | "suld" | "ldmatrix" | "wmma" | "mma"
             | "call" => unknown(),
-            "mul" | "mul24" => self.scaled(step.uses.iter().copied(), step),
+            // The same is true of quotients and remainders.
+            "mul" | "mul24" | "div" | "rem" => self.scaled(step.uses.iter().copied(), step),
             "mad" | "mad24" | "fma" => {
                 let sum = of.operand(3).map(|operand| self.ids_of(operand)).unwrap_or_default();
                 let product = step.uses.iter().copied().filter(|id| !sum.contains(id));
@@ -161,7 +162,7 @@ impl<'a> Bases<'a> {
             "shr" if is_long => {
                 // What a later shift or product might take for a number.
                 let mut result = self.union(step);
-                if result.contains_key(&Base::Unknown) {
+                if result.get(&Base::Unknown) == Some(&true) {
                     result.insert(Base::Mixed, true);
                 }
                 result
