@@ -340,9 +340,10 @@ impl<'a> Effects<'a> {
     }
 }
 
-/// Whether a fence is for threads of the block alone.
+/// Whether a fence is for threads of the block alone, or for the block's shared memory.
 fn is_of_block(step: &Step<'_>) -> bool {
-    step.of.has("cta") && !step.of.has_any(&["gpu", "sys", "cluster", "gl", "proxy"])
+    step.of.has("shared::cta")
+        || step.of.has("cta") && !step.of.has_any(&["gpu", "sys", "cluster", "gl", "proxy"])
 }
 
 /// Whether an operation but computes, waits for threads of the block, or gives a hint.
