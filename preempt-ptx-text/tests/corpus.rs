@@ -14,8 +14,10 @@ const COMPILED: [(&str, &str); 6] = [
     ("tests", include_str!("../../tests/kernels/kernels.ptx")),
     ("rust-cuda", include_str!("../../tests/rust-cuda-kernels/kernels.ptx")),
 ];
-const SAMPLES: [&str; 5] = [
-    include_str!("samples/drops.ptx"),
+const SAMPLES: [&str; 7] = [
+    include_str!("samples/drops_never.ptx"),
+    include_str!("samples/drops_polled.ptx"),
+    include_str!("samples/drops_voted.ptx"),
     include_str!("samples/waits.ptx"),
     include_str!("samples/locks_and_bounds.ptx"),
     include_str!("samples/refused.ptx"),
