@@ -89,8 +89,12 @@ impl Determined {
         let step = &code.steps[store];
         let Some(names) = address(step, 0) else { return false };
         let is_same = |&id: &usize| !self.differs[id];
-        let mut address = step.uses.iter().filter(|id| names.contains(&code.names[**id]));
-        !self.parts[flow.block_of[store]] && address.all(is_same) && step.guard.iter().all(is_same)
+        let is_same_place = names.iter().all(|name| {
+            let mut ids = step.uses.iter().filter(|id| code.names[**id] == *name).peekable();
+            ids.peek().is_some() && ids.all(is_same)
+        });
+        let runs = !self.parts[flow.block_of[store]] && step.guard.iter().all(is_same);
+        runs && is_same_place
     }
 }
 
