@@ -101,6 +101,8 @@ fn another_yield_point_is_refused() {
     assert_eq!(error, "a barrier `bar.sync` in a yield point that is no vote");
     let error = polling("mov.u32 %preempt_block_z, ", "mov.u32 %preempt_grid_z, ");
     assert_eq!(error, "a body that runs ahead of the index of its task");
-    let error = of(Form::Voting, "bar.red.or.pred \t%p76, 2", "bar.red.or.pred \t%p76, 1");
+    let is_vote = |line: &&str| line.contains("bar.red.or.pred") && line.contains(", 2, ");
+    let vote = WORKER.lines().find(is_vote).unwrap();
+    let error = of(Form::Voting, vote, &vote.replace(", 2, ", ", 1, "));
     assert_eq!(error, "a barrier `bar.red.or.pred` in a yield point that is no vote");
 }
