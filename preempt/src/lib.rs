@@ -93,6 +93,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod coschedule;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 #[cfg(feature = "cust")]
 pub mod cust;
 mod device;
@@ -106,6 +108,7 @@ pub mod policy;
 pub mod predict;
 pub mod prelude;
 pub mod ptx;
+pub mod raw;
 pub mod recording;
 mod scheduler;
 pub mod sim;

@@ -89,12 +89,15 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
     cuCtxGetCurrent(*mut RawContext);
     cuCtxSetCurrent(RawContext);
+    cuCtxGetDevice(*mut sys::CUdevice);
     cuCtxGetLimit(*mut usize, sys::CUlimit);
     cuCtxSetLimit(sys::CUlimit, usize);
     cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
     cuStreamCreateWithPriority(*mut RawStream, c_uint, c_int);
     cuStreamDestroy_v2(RawStream);
     cuStreamQuery(RawStream);
+    cuStreamIsCapturing(RawStream, *mut sys::CUstreamCaptureStatus);
+    cuLaunchHostFunc(RawStream, sys::CUhostFn, *mut c_void);
     cuStreamWriteValue64_v2(RawStream, Address, u64, c_uint);
     cuEventCreate(*mut RawEvent, c_uint);
     cuEventRecord(RawEvent, RawStream);
