@@ -91,7 +91,10 @@ impl Device {
     /// as for [`Device::cuda`].
     pub fn from_cudarc(context: &CudaContext) -> Result<Device, Error> {
         // SAFETY: the context is borrowed.
-        unsafe { Device::from_raw(context.cu_ctx().cast()) }
+        let device = unsafe { Device::from_raw(context.cu_ctx().cast()) }?;
+        // Makes the stream for that while nothing runs that the driver might wait for.
+        device.inner.backend.streams()?.await_events(&mut |_| Ok(()))?;
+        Ok(device)
     }
 
     /// An error unless this is the device's context.

@@ -78,3 +78,43 @@ impl Device {
         unsafe { Device::of_context(context) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::device::CpuLayout;
+    use crate::error::{ArgumentError, DeviceError};
+    use crate::scheduler::Scheduler;
+
+    #[test]
+    fn a_device_without_a_context_takes_and_gives_nothing() {
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+        let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+        let stream = scheduler.stream(0);
+        let buffer = scheduler.buffer(&[1u32]).expect("memory");
+        let none = ptr::null_mut();
+        // SAFETY: each is refused before it uses what it is given.
+        let refused = unsafe {
+            [
+                stream.wait_for_raw(none).map(drop),
+                stream.wait_for_raw_event(none).map(drop),
+                stream.run_raw(none, || unreachable!()).map(drop),
+                stream.to_raw(buffer).map(drop),
+            ]
+        };
+        for refused in refused {
+            let error = refused.expect_err("it has no context");
+            assert!(matches!(error, Error::Device(DeviceError::NoContext)), "{error:?}");
+            assert!(error.to_string().contains("Device::from_raw"), "{error}");
+        }
+        // SAFETY: as above.
+        let refused = unsafe { scheduler.adopt_raw::<u32>(64, 1) }.map(drop);
+        let is_told = matches!(
+            refused,
+            Err(Error::Argument(ArgumentError::NotAllocated { address: 64, .. }))
+        );
+        assert!(is_told, "{refused:?}");
+    }
+}
