@@ -65,9 +65,10 @@
 //! # Versions
 //!
 //! cudarc is this crate's binding of the driver whether or not the feature is on; the feature adds nothing to the build but this
-//! module. Cargo takes one cudarc 0.19 for the whole program, with the features of all who use it: `dynamic-loading`, among
-//! others. A version other than 0.19 that the application or a framework brings is another crate, whose types fit nothing
-//! here. Its handles do: see [`raw`](crate::raw).
+//! module. Cargo takes one cudarc 0.19 for the whole program, with the features of all who use it. This crate does not choose how
+//! cudarc finds the driver: it is loaded at run time, unless another crate has it linked, as candle does
+//! ([an example](https://github.com/preempt-rs/preempt/tree/main/examples/candle-op)). A version other than 0.19 that the
+//! application or a framework brings is another crate, whose types fit nothing here. Its handles do: see [`raw`](crate::raw).
 
 use cudarc::driver::{CudaContext, DriverError};
 
