@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use preempt::error::{ArgumentError, DeviceError, LaunchError};
 use preempt::raw::{Lent, LentRead};
@@ -11,6 +13,9 @@ use preempt_test_kernels as kernels;
 
 use crate::fake::{self, TheirEvent, TheirStream, their_context};
 use crate::workloads::Found;
+
+/// Time in which what nothing waits for happens.
+const WHILE: Duration = Duration::from_millis(50);
 
 /// A job of the application, which has its own way to the memory.
 fn change(address: u64, change: impl FnOnce(u32) -> u32 + Send + 'static) -> impl FnOnce() + Send {
@@ -73,11 +78,11 @@ fn order(scheduler: &Scheduler, found: &mut Found) {
         // SAFETY: the stream is never destroyed.
         let waits = found.take(unsafe { stream.wait_for_raw(theirs.raw()) });
         let first = count(found);
-        let is_early = waits.as_ref().is_some_and(|handle| handle.is_done())
-            || first.as_ref().is_some_and(|launch| launch.is_done());
+        let is_early = first.as_ref().is_some_and(|launch| launch.wait_timeout(WHILE).is_some());
         found.expect(!is_early, || "nothing waited for the stream".into());
         go.send(()).expect("it waits");
         let put = move || {
+            theirs.put(|| thread::sleep(WHILE));
             theirs.put(change(address, |count| 10 * count));
             Ok(())
         };
@@ -89,6 +94,7 @@ fn order(scheduler: &Scheduler, found: &mut Found) {
         for launch in launches.drain(..) {
             found.take(launch.wait());
         }
+        theirs.put(|| thread::sleep(WHILE));
         theirs.put(change(address, |count| 10 * count));
         let event = TheirEvent::recorded_in(theirs);
         // SAFETY: the event is never destroyed.
