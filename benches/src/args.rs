@@ -32,6 +32,9 @@ pub struct Args {
     /// Measures these of the papers' programs only (`MM`, `BFS`, ..), where a suite has several.
     #[arg(long, value_name = "NAME")]
     pub program: Vec<String>,
+    /// A folder of PTX that `benches/corpus/build.py` has filled, for `foreign`.
+    #[arg(long, value_name = "FOLDER")]
+    pub corpus: Option<PathBuf>,
     /// Seed of everything that is random: moments, sizes, ranges of SMs.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

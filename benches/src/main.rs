@@ -58,7 +58,8 @@ fn run(args: &Args) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
-    let bench = Bench { device, gpu, programs, quick: args.quick, seed: args.seed };
+    let corpus = args.corpus.clone();
+    let bench = Bench { device, gpu, programs, corpus, quick: args.quick, seed: args.seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
     writeln!(stdout, "{about}{}\n\n{}", how_it_was_simulated(args)?, table(&lines, text_columns))?;

@@ -14,6 +14,11 @@ impl Samples {
         self.0.push(time);
     }
 
+    /// Adds all of these.
+    pub fn append(&mut self, mut times: Samples) {
+        self.0.append(&mut times.0);
+    }
+
     /// Adds the time, if there is one.
     pub fn extend(&mut self, time: Option<Duration>) {
         self.0.extend(time);

@@ -140,6 +140,19 @@ fn launch_measures_both_sides() {
 }
 
 #[test]
+fn foreign_judges_its_kernels_where_there_is_no_gpu() {
+    let json = quick("foreign");
+    let summary = &json["summary"];
+    assert_eq!((&summary["kernels"], &summary["refused"]), (&18.into(), &0.into()));
+    assert!(summary["candle_accepted"].is_null(), "without a corpus");
+    let rows = json["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["verdict"].as_str().unwrap().contains("EarlyExit")));
+    let output = run(&["foreign", "--quick", "--corpus", "no/such/folder"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("benches/corpus/build.py"), "{}", errors(&output));
+}
+
+#[test]
 fn armed_programs_run_once_and_stand_beside_others() {
     let json = quick("armed");
     let summary = &json["summary"];

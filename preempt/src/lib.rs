@@ -119,7 +119,9 @@ mod text;
 pub mod tune;
 mod vocabulary;
 
-pub use device::{CpuLayout, Device, MemoryInfo, Properties, RawStream, SignalPath};
+pub use device::{
+    CpuLayout, Device, Footprint, FormFootprint, MemoryInfo, Properties, RawStream, SignalPath,
+};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use device::{conformance, faults};

@@ -26,9 +26,17 @@ impl Module {
         Ok(Module(module))
     }
 
+    /// Loads PTX as it is, when nothing runs.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the driver.
+    pub fn load_plain(ptx: &str) -> Result<Module, Error> {
+        Module::load_text(ptx)
+    }
+
     /// Loads PTX with these kernels, when nothing runs. Where registers would leave a preemptible entry fewer resident
     /// blocks than the plain one, its registers are bound so that it keeps them, as in preempt.
-    /// keep them, as preempt does it.
     ///
     /// # Errors
     ///
@@ -145,6 +153,18 @@ impl KernelEntry {
     /// Errors of the driver.
     pub fn local_bytes(self) -> Result<u32, Error> {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+    }
+
+    /// Lets its blocks have this much dynamic shared memory, which may be more than they get by default.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the driver.
+    pub fn allow_shared(self, bytes: u32) -> Result<(), Error> {
+        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is never unloaded.
+        let result = unsafe { sys::cuFuncSetAttribute(self.function, attribute, bytes as i32) };
+        check("cuFuncSetAttribute", result)
     }
 
     /// Blocks that an SM holds.

@@ -174,6 +174,19 @@ impl Event {
         Ok(Event(event))
     }
 
+    /// Whether it has happened since it was recorded.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the driver, of earlier work too.
+    pub fn is_over(&self) -> Result<bool, Error> {
+        // SAFETY: the event is alive.
+        match unsafe { sys::cuEventQuery(self.0) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuEventQuery", result).map(|()| true),
+        }
+    }
+
     /// The time from `start` to this event, both of which have happened.
     ///
     /// # Errors

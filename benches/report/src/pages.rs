@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 mod chimera;
 mod coschedule;
 mod cost;
+mod foreign;
 mod markdown;
 mod readme;
 mod results;
@@ -36,7 +37,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 22] = [
+const SECTIONS: [(&str, Section); 23] = [
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
     ("From the signal until the last block has left", urgent::stops),
@@ -51,6 +52,7 @@ const SECTIONS: [(&str, Section); 22] = [
     ("Eleven programs at intervals", scheduling::mix),
     ("Programs two at a time", coschedule::coschedule),
     ("Blocks that drain, are dropped or switch", chimera::chimera),
+    ("Kernels of other compilers", foreign::foreign),
     ("Predicted durations", scheduling::prediction),
     ("Decided again, and simulated", scheduling::sim),
     ("In virtual time", scheduling::simulated),

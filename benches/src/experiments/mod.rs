@@ -1,6 +1,7 @@
 //! The experiments, one file each; those in `cuda` compare with plain driver calls.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -22,6 +23,7 @@ mod cuda;
 mod engine;
 mod exclusion;
 mod fairness;
+mod foreign;
 mod latency;
 mod launch;
 mod mix;
@@ -57,6 +59,8 @@ pub struct Bench {
     pub gpu: Option<Gpu>,
     /// The papers' programs to run.
     pub programs: Vec<&'static Definition>,
+    /// PTX of other compilers, if there is any beside what is in this program.
+    pub corpus: Option<PathBuf>,
     /// Set for little work.
     pub quick: bool,
     /// Seed of all random numbers.
@@ -139,7 +143,7 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 16] = [
+pub const ALL: [&dyn Experiment; 17] = [
     &storm::Storm,
     &armed::Armed,
     &latency::Latency,
@@ -155,6 +159,7 @@ pub const ALL: [&dyn Experiment; 16] = [
     &mix::Mix,
     &coschedule::Coschedule,
     &chimera::Chimera,
+    &foreign::Foreign,
     &sim::Sim,
 ];
 

@@ -7,6 +7,11 @@
 //! different ones hang. In each round, every thread of the block comes there, from the place that `%preempt_site` numbers
 //! or because it has ended the block-task, and goes back to its place when all that it waits for are there.
 //!
+//! One instruction in the text is not one in the machine's code by itself: the assembler gives a place that it knows, or from which
+//! it comes first, a copy of the barrier. So the numbers of places have a part that it does not know (`%preempt_nought`), and the
+//! body starts at a place too, which makes the branch back to the places, and not the barrier, the head of the loop. And the
+//! barrier is `.aligned`, since the lanes of the warp have met: without that there are two, one for lanes that come alone.
+//!
 //! Instructions that wait for lanes in a mask (`shfl.sync` and others) become such places too where lanes may have returned.
 //! The lanes of a warp come together first. Those whose mask has no lane that is elsewhere go on, with the lanes that have
 //! returned taken out of the mask. If none are at such an instruction, the warp comes to the barrier of the block.
@@ -196,9 +201,11 @@ fn reduction(of: &Instruction<'_>) -> String {
     let guard = of.guard.map_or(String::new(), |guard| {
         format!("@{}{} ", if guard.is_negated { "!" } else { "" }, guard.register)
     });
+    // As the instruction was: without `.aligned`, lanes may come one after the other.
+    let root = if of.root() == "bar" || of.has("aligned") { "bar" } else { "barrier" };
     format!(
         "{{ .reg .pred %preempt_is_left, %preempt_all; setp.ne.u32 %preempt_is_left, 0, 0; \
-        {guard}barrier.red.and.pred %preempt_all, 0, %preempt_is_left; }}"
+        {guard}{root}.red.and.pred %preempt_all, 0, %preempt_is_left; }}"
     )
 }
 
@@ -212,7 +219,7 @@ $preempt_leaving:
 \t{{
 \t.reg .pred %preempt_is_left, %preempt_all;
 \tsetp.eq.u32 %preempt_is_left, 0, 0;
-\tbarrier.red.and.pred %preempt_all, 0, %preempt_is_left;
+\tbar.red.and.pred %preempt_all, 0, %preempt_is_left;
 \t@!%preempt_all bra $preempt_leaving;
 \t}}
 "
@@ -226,19 +233,26 @@ fn place(site: usize, of: &Instruction<'_>, set: &str) -> String {
         format!("@{negated}{} bra $preempt_site_{site}; ", guard.register)
     });
     format!(
-        "{skip}{set}mov.b32 %preempt_site, {site}; bra $preempt_meeting;\n$preempt_site_{site}:"
+        "{skip}{set}add.u32 %preempt_site, %preempt_nought, {site}; bra $preempt_meeting;\n$preempt_site_{site}:"
     )
 }
 
+/// What the places need. Behind the last of them are the meeting itself, and the start of the body.
 fn declared(sites: usize) -> String {
     let list: Vec<_> = (0..sites).map(|site| format!("$preempt_site_{site}, ")).collect();
     format!(
         "
 \t.reg .pred %preempt_is_left, %preempt_is_still, %preempt_is_ready, %preempt_all;
-\t.reg .b32 %preempt_site, %preempt_mask, %preempt_left, %preempt_still, %preempt_lanes;
+\t.reg .b32 %preempt_site, %preempt_mask, %preempt_left, %preempt_still, %preempt_lanes, %preempt_nought;
+\tmov.u32 %preempt_nought, %nsmid;
+\tshr.u32 %preempt_nought, %preempt_nought, 16;
 \tmov.b32 %preempt_mask, 0;
-$preempt_sites: .branchtargets {}$preempt_meeting;",
-        list.concat()
+$preempt_sites: .branchtargets {}$preempt_meeting, $preempt_begin;
+\tadd.u32 %preempt_site, %preempt_nought, {};
+\tbra $preempt_on;
+$preempt_begin:",
+        list.concat(),
+        sites + 1
     )
 }
 
@@ -246,7 +260,7 @@ $preempt_sites: .branchtargets {}$preempt_meeting;",
 fn meeting(barriers: usize, sites: usize) -> String {
     let mut text = format!(
         "{LEFT}:
-\tmov.b32 %preempt_site, {sites};
+\tadd.u32 %preempt_site, %preempt_nought, {sites};
 $preempt_meeting:
 \tbar.warp.sync -1;
 \tsetp.eq.u32 %preempt_is_left, %preempt_site, {sites};
@@ -271,7 +285,7 @@ $preempt_meeting:
     }
     if barriers > 0 {
         text += &format!(
-            "\tbarrier.red.and.pred %preempt_all, 0, %preempt_is_left;\n\t@%preempt_all bra {TAIL};\n"
+            "\tbar.red.and.pred %preempt_all, 0, %preempt_is_left;\n\t@%preempt_all bra {TAIL};\n"
         );
     } else {
         // All lanes of the warp have left.

@@ -12,11 +12,11 @@ use std::time::Duration;
 use preempt_device::abi::{Cohort, Signal};
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
-use super::MemoryInfo;
 use super::control::{ControlSource, Grid, PlainGrid};
 use super::news::Mark;
 use super::program::{Chains, ProgramLaunch, Step};
 use super::rows::Rows;
+use super::{Footprint, FormFootprint, MemoryInfo};
 use crate::error::{CodeError, DeviceError, Error};
 use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
@@ -46,6 +46,20 @@ pub(crate) trait Backend: Send + Sync {
         shared: u32,
         tasks: u32,
     ) -> Result<Occupancy, Error>;
+
+    /// What blocks of a kernel take in each form, if an SM holds so many of the preemptible one. It is
+    /// [loaded](Backend::occupancy).
+    fn footprint(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+        blocks_per_sm: u32,
+    ) -> Result<Footprint, Error> {
+        let _ = (kernel, block, shared);
+        let form = FormFootprint { blocks_per_sm, ..FormFootprint::default() };
+        Ok(Footprint { plain: form, preemptible: form })
+    }
 
     /// Says that cohorts are put into a queue next, and may be signalled: whether they leave the device's own block [a
     /// place](KernelLaunch::leaves_place), and whether they run so long that a faster path of signals is worth its start.

@@ -203,6 +203,30 @@ pub struct MemoryInfo {
     pub total: usize,
 }
 
+/// What blocks of a kernel take of an SM, in each of its forms; see [`Scheduler::footprint`](crate::Scheduler::footprint).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Footprint {
+    /// As a plain grid.
+    pub plain: FormFootprint,
+    /// In the preemptible form; the same for a kernel without one.
+    pub preemptible: FormFootprint,
+}
+
+/// What blocks of a kernel take of an SM in one form. On the CPU device all but the number of blocks is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct FormFootprint {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of local memory of a thread: its stack, and registers that were spilled.
+    pub local_bytes: u32,
+    /// Bytes of shared memory of a block.
+    pub shared_bytes: u32,
+    /// Blocks that an SM holds.
+    pub blocks_per_sm: u32,
+}
+
 impl Device {
     /// An emulated GPU on host threads, with one SM for each processor, which holds one block.
     ///

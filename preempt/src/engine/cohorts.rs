@@ -197,6 +197,9 @@ impl Engine {
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
         launch.cohort_in(slot, queue, blocks, keeps_to);
+        if after.is_some() {
+            launch.put_behind(slot);
+        }
         if gated {
             launch.put_gate(slot);
             self.queues.gate(queue);

@@ -195,6 +195,17 @@ pub(super) struct OnDevice {
     resumed: bool,
     /// Whether it is behind a gate.
     gated: bool,
+    /// Whether it was queued behind another launch, without which it does nothing.
+    follows: bool,
+}
+
+/// What is left of a cohort that is out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CohortLeft {
+    pub queue: QueueIndex,
+    /// Whether it did nothing because the cohort that it was queued behind had not done all that was left of its launch. Then the
+    /// launch has no blocks on the SMs that the cohort was for.
+    pub has_bounced: bool,
 }
 
 impl Launch {
@@ -390,14 +401,19 @@ impl Launch {
 
     /// Enters a cohort.
     pub fn cohort_in(&mut self, slot: usize, queue: QueueIndex, blocks: u32, keeps_to: SmRange) {
-        let (resumed, gated) = (self.started, false);
-        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed, gated });
+        let (resumed, gated, follows) = (self.started, false, false);
+        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed, gated, follows });
         self.queue = Some(queue);
     }
 
     /// Notes that the cohort in a slot is behind a gate.
     pub fn put_gate(&mut self, slot: usize) {
         self.cohorts[slot].iter_mut().for_each(|cohort| cohort.gated = true);
+    }
+
+    /// Notes that the cohort in a slot is queued behind another launch.
+    pub fn put_behind(&mut self, slot: usize) {
+        self.cohorts[slot].iter_mut().for_each(|cohort| cohort.follows = true);
     }
 
     /// Notes that its cohorts can run, also one that was queued behind another launch.
@@ -408,12 +424,12 @@ impl Launch {
         }
     }
 
-    /// Takes a cohort out with what it posted; the queue of the cohort, if there was one.
+    /// Takes a cohort out with what it posted.
     pub fn cohort_out(
         &mut self,
         slot: usize,
         Posted { done, amortize }: Posted,
-    ) -> Option<QueueIndex> {
+    ) -> Option<CohortLeft> {
         let cohort = self.cohorts[slot].take()?;
         // The last block of a cohort may have run nothing.
         let least = u32::from(done > 0 && !self.spec.plain);
@@ -422,8 +438,10 @@ impl Launch {
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
         self.report.armed |= cohort.gated && done > 0;
-        self.spilled |= has_spilled(cohort.keeps_to, self.range, self.remaining());
-        Some(cohort.queue)
+        // Or it came when other cohorts had claimed all. Then one that is launched for nothing leaves at once.
+        let has_bounced = cohort.follows && done == 0 && !self.spec.plain;
+        self.spilled |= !has_bounced && has_spilled(cohort.keeps_to, self.range, self.remaining());
+        Some(CohortLeft { queue: cohort.queue, has_bounced })
     }
 
     /// Counts the reported block-tasks as progress, now that no block is out.

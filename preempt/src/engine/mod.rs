@@ -46,8 +46,8 @@ pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned};
 pub(crate) use interface::{
     Action, Called, Change, Event, Grant, Outcome, Refusal, Submission, Whose,
 };
-use launch::Launch;
 pub use launch::LaunchReport;
+use launch::{CohortLeft, Launch};
 pub(crate) use launch::{LaunchSpec, fills};
 use ledger::Ledger;
 pub(crate) use ledger::count;
@@ -365,7 +365,9 @@ impl Engine {
             launch.ran = true;
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(queue) = launch.cohort_out(slot.into(), posted.unwrap_or_default()) else {
+        let Some(CohortLeft { queue, has_bounced }) =
+            launch.cohort_out(slot.into(), posted.unwrap_or_default())
+        else {
             return;
         };
         self.queues.leave(queue, key, slot.into());
@@ -405,8 +407,9 @@ impl Engine {
                 None => {
                     let range = launch.range;
                     let ledger = launch.books(&mut self.ledger, &mut self.guests);
-                    if is_out {
-                        // It has to start over on the SMs that it has, or will be given.
+                    if is_out || has_bounced {
+                        // It has to start over on the SMs that it has, or will be given: on those beside the blocks that it
+                        // has, if there are any.
                         ledger.uncover(range);
                     }
                     self.agenda.unsettled |= ledger.uncovered(range) > 0;

@@ -24,7 +24,7 @@ fn ptx() -> Result<&'static str> {
 }
 
 /// Spins until `is_done`.
-fn spin_until(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn spin_until(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !is_done()? {
         ensure!(start.elapsed() < LIMIT, "a kernel has not ended within {LIMIT:?}");

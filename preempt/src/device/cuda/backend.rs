@@ -14,9 +14,9 @@ use super::proxy::{PATIENCE, START};
 use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
-    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, ForeignMemory, ForeignStreams,
-    Gate, KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch,
-    SignalPath, Step, spares_a_place,
+    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, Footprint, ForeignMemory,
+    ForeignStreams, Gate, KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place,
+    ProgramLaunch, SignalPath, Step, spares_a_place,
 };
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::foreign::ForeignModule;
@@ -79,6 +79,16 @@ impl Backend for CudaDevice {
         };
         let on_last_sm = if leaves_place { beside_proxy } else { blocks_per_sm };
         Ok(Occupancy { blocks_per_sm, on_last_sm, leaves_place })
+    }
+
+    fn footprint(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+        _blocks_per_sm: u32,
+    ) -> Result<Footprint, Error> {
+        self.kernels.footprint(kernel, block, shared)
     }
 
     fn expect_signals(&self, leaves_place: bool, is_long: bool) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use super::loaded::{Loaded, LoadedEntry};
 use super::lock;
 use super::panics::{self, PanicRecords};
 use super::registers::Sm;
-use crate::device::KernelLaunch;
+use crate::device::{Footprint, FormFootprint, KernelLaunch};
 use crate::error::{CodeError, ConfigurationError, Error};
 use crate::foreign::{Foreign, ForeignModule};
 use crate::module::{DeviceCode, Module};
@@ -279,6 +279,33 @@ impl Kernels {
         };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)
+    }
+
+    /// What blocks of a kernel take of an SM, in each form.
+    pub fn footprint(
+        &self,
+        kernel: &'static Kernel,
+        block: Dim3,
+        shared: u32,
+    ) -> Result<Footprint, Error> {
+        use FunctionAttribute::*;
+        // What a function may have beyond the default it is told with the first launch.
+        let launchable = self.get(kernel, block, shared)?;
+        let _entered = self.context.enter()?;
+        let threads = block.count().try_into().unwrap_or(u32::MAX);
+        let form = |function: Function, shared| {
+            let of_function = |attribute| function.attribute(&self.context, attribute);
+            Ok::<_, Error>(FormFootprint {
+                registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+                local_bytes: of_function(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+                shared_bytes: of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? + shared,
+                blocks_per_sm: function.occupancy(&self.context, threads, shared)?,
+            })
+        };
+        Ok(Footprint {
+            plain: form(launchable.plain, shared)?,
+            preemptible: form(launchable.function, shared + launchable.added_shared)?,
+        })
     }
 
     fn find(&self, kernel: &'static Kernel) -> Result<LoadedEntry, Error> {

@@ -280,6 +280,32 @@ fn a_cohort_queued_behind_a_launch_that_yields_leaves_and_is_launched_again() {
 }
 
 #[test]
+fn a_launch_behind_one_that_two_cohorts_ran_gets_blocks_for_all_of_its_sms() {
+    const SMS: u32 = 4;
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let first = world.submit(0, 0, 100, &[]);
+    let second = world.submit(0, 0, 100, &[]);
+    (0..10).for_each(|_| world.step_cohort(0));
+    // It takes an SM, which the first launch gets back, with a cohort of its own.
+    let urgent = world.submit(1, 1, 1, &[]);
+    while !world.is_finished(first) {
+        (0..world.cohorts.len()).rev().for_each(|index| world.step_cohort(index));
+    }
+    assert!(world.is_finished(urgent));
+    // The second one was queued behind the first cohort alone, which did not do all that was left.
+    while world.bounced == 0 {
+        assert!(!world.is_finished(second));
+        (0..world.cohorts.len()).rev().for_each(|index| world.step_cohort(index));
+    }
+    let blocks = |world: &World| {
+        let of = world.cohorts.iter().filter(|cohort| cohort.order.op == second);
+        of.map(|cohort| cohort.order.blocks).sum::<u32>()
+    };
+    assert_eq!(blocks(&world), SMS);
+    world.run_out();
+}
+
+#[test]
 fn a_launch_behind_one_of_another_stream_is_not_queued_ahead() {
     let write =
         [Use { buffer: BufferId::Own(0), bytes: WHOLE, access: Access::Write, overwrites: false }];

@@ -4,6 +4,7 @@
 pub(super) mod buffer;
 pub(super) mod copies;
 pub(super) mod event;
+pub(super) mod footprint;
 pub(super) mod foreign;
 pub(super) mod handle;
 pub(super) mod pinned;

@@ -1,0 +1,245 @@
+//! Urgent requests beside kernels of other compilers: through the scheduler, and on streams of the driver whose priorities differ.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use preempt::{Buffer, Preemption, Scheduler};
+use preempt_driver::{Event, Launch, Level, Module, Pinned, Stream};
+use preempt_microkernels::answer;
+use preempt_test_kit::Random;
+
+use super::super::cuda::spin_until;
+use super::super::{KERNELS, random_time};
+use super::subject::Subject;
+use crate::samples::Samples;
+
+/// Blocks of a request, of 1024 threads.
+const BLOCKS: u32 = 8;
+/// Launches of the batch that are submitted and not over.
+const DEPTH: usize = 2;
+/// A request comes at most so long after the one before is answered.
+const GAP: Duration = Duration::from_millis(4);
+/// Time for which the batch runs alone.
+const ALONE: Duration = Duration::from_millis(200);
+
+/// Requests of one arm.
+#[derive(Default)]
+pub struct Arm {
+    pub times: Samples,
+    /// Time of the batch, and its runs meanwhile.
+    batch: (Duration, u32),
+    alone: (Duration, u32),
+    pub yields: u32,
+}
+
+impl Arm {
+    /// The time of a run of the batch, less that of the requests alone, to that of one without requests.
+    pub fn slowdown(&self, request: Duration) -> Option<f64> {
+        let each = |(time, runs): (Duration, u32)| (runs > 0).then(|| time / runs);
+        let requests = request * self.times.len() as u32;
+        let beside = each((self.batch.0.saturating_sub(requests), self.batch.1))?;
+        each(self.alone).map(|alone| beside.as_secs_f64() / alone.as_secs_f64())
+    }
+}
+
+/// What the batch is: launches in their order.
+pub struct Pair<'a> {
+    pub steps: Vec<&'a Subject>,
+}
+
+fn is_answered(done: &Pinned<u32>) -> bool {
+    (0..BLOCKS as usize).all(|block| done.get(block) == 1)
+}
+
+fn clear(done: &mut Pinned<u32>) {
+    (0..BLOCKS as usize).for_each(|block| done.set(block, 0));
+}
+
+/// Streams and the request's launches.
+pub struct Requests<'a> {
+    scheduler: &'a Scheduler,
+    random: Random,
+    low: Stream,
+    high: Stream,
+    raw: Launch,
+    done: Pinned<u32>,
+    /// What requests through the scheduler write.
+    scheduled: Buffer<u32>,
+}
+
+impl<'a> Requests<'a> {
+    /// Loads the request's kernel, when nothing runs.
+    pub fn new(scheduler: &'a Scheduler, seed: u64) -> Result<Requests<'a>> {
+        let mut done = Pinned::filled(0u32, BLOCKS as usize)?;
+        let call = answer(1, &mut done).grid(BLOCKS);
+        let ptx = KERNELS.ptx().context("this build has no kernels for a GPU")?;
+        let module = Module::load(ptx, &[call.kernel()])?;
+        let raw = Launch::plain(module.plain(call.kernel())?, call);
+        let (low, high) = (Stream::new(Level::Lowest)?, Stream::new(Level::Highest)?);
+        let scheduled = scheduler.zeroed(BLOCKS as usize)?;
+        Ok(Requests { scheduler, random: Random(seed), low, high, raw, done, scheduled })
+    }
+
+    /// Requests on the idle device, by raw launches.
+    pub fn idle(&mut self, samples: u32) -> Result<Samples> {
+        let mut times = Samples::default();
+        for _ in 0..samples {
+            thread::sleep(random_time(&mut self.random, GAP / 4));
+            clear(&mut self.done);
+            let start = Instant::now();
+            // SAFETY: no other work uses what it writes.
+            unsafe { self.raw.on(&self.high)? };
+            spin_until(|| Ok(is_answered(&self.done)))?;
+            times.push(start.elapsed());
+            self.high.synchronize()?;
+        }
+        Ok(times)
+    }
+
+    /// The originals on a stream of the least priority, and requests on one of the highest.
+    pub fn by_priorities(&mut self, pair: &Pair<'_>, samples: u32, arm: &mut Arm) -> Result<()> {
+        let mut batch = RawBatch::new(&self.low, pair)?;
+        let start = Instant::now();
+        while start.elapsed() < ALONE {
+            batch.top_up()?;
+        }
+        batch.end()?;
+        arm.alone = (arm.alone.0 + start.elapsed(), arm.alone.1 + batch.runs);
+        let mut batch = RawBatch::new(&self.low, pair)?;
+        let start = Instant::now();
+        for _ in 0..samples {
+            let gap = random_time(&mut self.random, GAP);
+            let since = Instant::now();
+            while since.elapsed() < gap {
+                batch.top_up()?;
+            }
+            clear(&mut self.done);
+            let request = Instant::now();
+            // SAFETY: no other work uses what it writes.
+            unsafe { self.raw.on(&self.high)? };
+            while !is_answered(&self.done) {
+                batch.top_up()?;
+            }
+            arm.times.push(request.elapsed());
+        }
+        batch.end()?;
+        self.high.synchronize()?;
+        arm.batch = (arm.batch.0 + start.elapsed(), arm.batch.1 + batch.runs);
+        Ok(())
+    }
+
+    /// Through the scheduler, in this form of the batch.
+    pub fn by_scheduler(
+        &mut self,
+        pair: &Pair<'_>,
+        preemption: Preemption,
+        samples: u32,
+        arm: &mut Arm,
+    ) -> Result<()> {
+        let (time, runs, _) = self.beside(pair, preemption, |_| {
+            thread::sleep(ALONE);
+            Ok(())
+        })?;
+        arm.alone = (arm.alone.0 + time, arm.alone.1 + runs);
+        let urgent = self.scheduler.stream(10);
+        let mut times = Samples::default();
+        let (time, runs, yields) = self.beside(pair, preemption, |requests| {
+            for _ in 0..samples {
+                thread::sleep(random_time(&mut requests.random, GAP));
+                let call = answer(1, &mut requests.scheduled).grid(BLOCKS);
+                let start = Instant::now();
+                urgent.launch(call)?.wait()?;
+                times.push(start.elapsed());
+            }
+            Ok(())
+        })?;
+        arm.batch = (arm.batch.0 + time, arm.batch.1 + runs);
+        arm.yields += yields;
+        arm.times.append(times);
+        Ok(())
+    }
+
+    /// Runs the batch while `task` runs: its time, its runs, and how often it yielded.
+    fn beside(
+        &mut self,
+        pair: &Pair<'_>,
+        preemption: Preemption,
+        task: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<(Duration, u32, u32)> {
+        let calls: Vec<_> =
+            pair.steps.iter().map(|step| step.call.clone().preemption(preemption)).collect();
+        let stream = self.scheduler.stream(0);
+        let (ends, runs, yields) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+        let start = Instant::now();
+        let ended = thread::scope(|scope| {
+            let batch = scope.spawn(|| {
+                let mut running = std::collections::VecDeque::new();
+                let over = |handles: Vec<preempt::Handle<preempt::LaunchReport>>| {
+                    for handle in handles {
+                        yields.fetch_add(handle.wait()?.yields, Relaxed);
+                    }
+                    runs.fetch_add(1, Relaxed);
+                    Ok::<(), preempt::Error>(())
+                };
+                while !ends.load(Relaxed) {
+                    let launched = calls.iter().map(|call| stream.launch(call.clone()));
+                    running.push_back(launched.collect::<Result<Vec<_>, _>>()?);
+                    if running.len() > DEPTH {
+                        running.pop_front().map(over).transpose()?;
+                    }
+                }
+                running.into_iter().try_for_each(over)
+            });
+            let result = task(self);
+            ends.store(true, Relaxed);
+            let ended = batch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result.and(ended.map_err(anyhow::Error::from))
+        });
+        ended?;
+        Ok((start.elapsed(), runs.into_inner(), yields.into_inner()))
+    }
+}
+
+/// A batch by raw launches.
+struct RawBatch<'a> {
+    stream: &'a Stream,
+    steps: Vec<&'a Launch>,
+    events: [Event; DEPTH],
+    /// Which events are recorded.
+    pending: [bool; DEPTH],
+    runs: u32,
+}
+
+impl<'a> RawBatch<'a> {
+    fn new(stream: &'a Stream, pair: &Pair<'a>) -> Result<RawBatch<'a>> {
+        let events = [Event::new()?, Event::new()?];
+        let steps = pair.steps.iter().map(|step| step.raw()).collect();
+        Ok(RawBatch { stream, steps, events, pending: [false; DEPTH], runs: 0 })
+    }
+
+    /// Launches the steps again if fewer runs than [`DEPTH`] are pending.
+    fn top_up(&mut self) -> Result<()> {
+        for (event, pending) in self.events.iter().zip(&mut self.pending) {
+            if *pending && !event.is_over()? {
+                continue;
+            }
+            self.runs += u32::from(*pending);
+            for step in &self.steps {
+                // SAFETY: no other work uses the buffers, but the runs before, which come first in the stream.
+                unsafe { step.on(self.stream)? };
+            }
+            self.stream.record(event)?;
+            *pending = true;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.stream.synchronize()?;
+        self.runs += self.pending.iter().filter(|&&pending| pending).count() as u32;
+        self.pending = [false; DEPTH];
+        Ok(())
+    }
+}
