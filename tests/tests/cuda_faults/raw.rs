@@ -79,7 +79,7 @@ fn order(scheduler: &Scheduler, found: &mut Found) {
         let waits = found.take(unsafe { stream.wait_for_raw(theirs.raw()) });
         let first = count(found);
         let is_early = first.as_ref().is_some_and(|launch| launch.wait_timeout(WHILE).is_some());
-        found.expect(!is_early, || "nothing waited for the stream".into());
+        found.expect(!is_early || found.errors > 0, || "nothing waited for the stream".into());
         go.send(()).expect("it waits");
         let put = move || {
             theirs.put(|| thread::sleep(WHILE));
@@ -107,9 +107,10 @@ fn order(scheduler: &Scheduler, found: &mut Found) {
     for handle in handles {
         found.take(handle.wait());
     }
-    // 5 + 1, times 10, + 1, times 10, + 1.
+    // 5 + 1, times 10, + 1, times 10, + 1; where a call fails, what it was for is told and left out.
     let counted = counts.words();
-    found.expect(counted == [611], || format!("{counted:?} instead of 611"));
+    let is_right = counted == [611] || found.errors > 0;
+    found.expect(is_right, || format!("{counted:?} instead of 611"));
 
     let fails = || Err("as intended".into());
     // SAFETY: the stream is never destroyed.
