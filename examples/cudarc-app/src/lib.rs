@@ -20,7 +20,7 @@ pub const BLOCKS: u32 = 32_768;
 pub const STEPS: i32 = 10_000;
 /// Rows of weights: blocks of a score.
 pub const ROWS: u32 = 16;
-/// Windows that arrive, one in about two milliseconds.
+/// Windows that arrive, each two milliseconds after the one before it was scored.
 pub const WINDOWS: usize = 500;
 
 const PERIOD: Duration = Duration::from_millis(2);
@@ -124,9 +124,8 @@ pub fn measure(
             }
             Ok::<_, anyhow::Error>(walks)
         });
-        let score = (0..WINDOWS as u32).map(|window| {
-            // A window arrives whether or not the one before it is scored.
-            let arrival = start + PERIOD * (window + 1);
+        let score = (0..WINDOWS).map(|_| {
+            let arrival = Instant::now() + PERIOD;
             while Instant::now() < arrival {
                 std::hint::spin_loop();
             }

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         Ok(_) => return on_gpu(),
     };
     println!(
-        "Nothing was run: {none}.\nOn a GPU this scores {WINDOWS} windows of data, one in 2 ms, while another thread \
+        "Nothing was run: {none}.\nOn a GPU this scores {WINDOWS} windows of data, each 2 ms after the last, while another thread \
          has long walks made: in two streams of cudarc, in two with priorities, and in two of preempt. It prints how \
          long a score takes from the arrival of its window."
     );
