@@ -6,6 +6,7 @@
 mod check;
 mod code;
 mod divergence;
+mod drops;
 mod flow;
 mod lex;
 mod panics;
@@ -20,6 +21,7 @@ mod waits;
 #[doc(hidden)]
 pub use check::check_functions;
 pub use check::{KernelFault, Report, check};
+pub use drops::{Droppable, ParameterUse};
 #[doc(hidden)]
 pub use panics::{
     CohortLayout, PANIC_VARIABLE, PANIC_WORDS, Panic, PanicSource, panic_sources,
@@ -33,7 +35,8 @@ pub use text::{
     cooperates, first_parameter_bytes, functions, kernels, shared_variables, waits, with_waits,
 };
 pub use transform::{
-    Parameter, PreemptibleEntry, TransformError, Transformed, TransformedKernel, transform,
+    Options, Parameter, PreemptibleEntry, TransformError, Transformed, TransformedKernel,
+    YieldingEntry, transform, transform_with,
 };
 pub use tree::{Module, Place};
 pub use verdict::{Accepted, Note, Refusal, Rule, Verdict};

@@ -8,20 +8,25 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
+use crate::drops::{Droppable, Drops, ParameterUse};
 use crate::lex::Kind;
 use crate::reader::{PtxError, read};
 use crate::text::{Edit, edited};
 use crate::tree::{Declaration, FunctionItem, ItemKind, Module};
 use crate::verdict::{Accepted, COHORT_BYTES, Judged, Refusal, Rule, SLOT_BYTES, Verdict};
-use template::{Filling, Template};
+use template::{Filling, Form, Template};
+use yielding::{YIELDING_BYTES, Yielding};
 
 mod body;
 mod helpers;
 mod meeting;
 mod template;
+mod yielding;
 
 /// How the name of a preemptible entry ends (`preempt_ptx_text::kernels`).
 const PREEMPTIBLE: &str = "__preemptible";
+/// How the name of one with yield points ends.
+const YIELDING: &str = "__yielding";
 /// The parameter that the preemptible entry has behind its own.
 const COHORT: &str = "preempt_cohort";
 /// The loop's shared memory where the entry has none that is dynamic: the dynamic memory, which the launch gives it.
@@ -54,6 +59,40 @@ pub struct TransformedKernel {
     pub verdict: Verdict,
     /// The preemptible entry; `None` if the entry was refused.
     pub preemptible: Option<PreemptibleEntry>,
+    /// Whether its block-tasks may be dropped at yield points; `None` if it was refused, or not asked ([`Options::yields`]).
+    pub droppable: Option<Droppable>,
+    /// The preemptible entry with yield points, if there are any.
+    pub yielding: Option<YieldingEntry>,
+}
+
+/// A preemptible entry with yield points, and what a launch of it needs.
+///
+/// It is another one beside [`PreemptibleEntry`], for launches that cannot promise what it needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct YieldingEntry {
+    /// The entry. It gets its own name, and more shared memory.
+    pub entry: PreemptibleEntry,
+    /// The number of places at which block-tasks may be dropped.
+    pub points: usize,
+    /// What a launch passes for parameters, by their position. Other parameters may be anything, or no parameter matters.
+    pub uses: Vec<(usize, ParameterUse)>,
+}
+
+/// What [`transform_with`] does besides.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Whether entries whose block-tasks may be dropped get a third entry, with yield points in its loops. It takes more
+    /// registers and some time of each round.
+    pub yields: bool,
+}
+
+impl Options {
+    /// With yield points, or without.
+    pub fn yields(self, yields: bool) -> Options {
+        Options { yields, ..self }
+    }
 }
 
 /// A preemptible entry, and what a launch of it needs.
@@ -149,12 +188,62 @@ fn listed(names: &[String]) -> String {
 /// [`TransformError::NotUnderstood`] if the text cannot be read, and [`TransformError::NoEntry`]. An entry that is refused is
 /// no error: its [`verdict`](TransformedKernel::verdict) says why.
 pub fn transform(text: &str, entries: &[&str]) -> Result<Transformed, TransformError> {
+    transform_with(text, entries, Options::default())
+}
+
+/// Does what [`transform`] does, and more.
+///
+/// ```
+/// use preempt_ptx_text::{Droppable, Options, ParameterUse, transform_with};
+///
+/// let ptx = "
+///     .version 8.0
+///     .target sm_90
+///     .address_size 64
+///     .visible .entry sum(.param .u64 from, .param .u64 to, .param .u32 n) {
+///         .reg .b32 %r<5>; .reg .b64 %a<6>; .reg .pred %p<2>;
+///         ld.param.u64 %a1, [from]; ld.param.u64 %a2, [to]; ld.param.u32 %r1, [n];
+///         mov.u32 %r2, %tid.x; mov.u32 %r4, 0;
+///         mul.wide.u32 %a3, %r2, 4; add.s64 %a4, %a1, %a3; add.s64 %a5, %a2, %a3;
+///     AGAIN:
+///         ld.global.u32 %r3, [%a4];
+///         add.u32 %r4, %r4, %r3; add.s64 %a4, %a4, 1024; sub.u32 %r1, %r1, 1;
+///         setp.ne.u32 %p1, %r1, 0;
+///         @%p1 bra AGAIN;
+///         st.global.u32 [%a5], %r4;
+///         ret;
+///     }
+/// ";
+/// let transformed = transform_with(ptx, &["sum"], Options::default().yields(true))?;
+/// let kernel = &transformed.kernels[0];
+/// assert_eq!(kernel.droppable, Some(Droppable::Strict));
+/// let entry = kernel.yielding.as_ref().expect("its loop has one");
+/// assert_eq!((&*entry.entry.name, entry.points), ("sum__yielding", 1));
+/// assert_eq!(entry.uses, [(0, ParameterUse::Read), (1, ParameterUse::Written)]);
+/// # Ok::<(), preempt_ptx_text::TransformError>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`transform`]. An entry whose block-tasks may not be dropped is no error: [`droppable`](TransformedKernel::droppable) says
+/// why.
+pub fn transform_with(
+    text: &str,
+    entries: &[&str],
+    options: Options,
+) -> Result<Transformed, TransformError> {
     let module = read(text)?;
-    let template = Template::compiled().map_err(|what| TransformError::Worker { what })?;
+    let compiled = |form| Template::compiled(form).map_err(|what| TransformError::Worker { what });
+    let template = compiled(Form::Worker)?;
+    let yielding = match options.yields {
+        true => Some((compiled(Form::Polling)?, compiled(Form::Voting)?)),
+        false => None,
+    };
     let reserved = reserved(&module);
     let mut splicing = Splicing {
         module: &module,
         template,
+        yielding,
         reserved,
         added: Vec::new(),
         copies: BTreeSet::new(),
@@ -177,7 +266,9 @@ fn reserved(module: &Module<'_>) -> Option<usize> {
 
 struct Splicing<'m> {
     module: &'m Module<'m>,
-    template: Template,
+    template: &'static Template,
+    /// Where threads poll, and where they vote.
+    yielding: Option<(&'static Template, &'static Template)>,
     /// Where a name is that the loop has, too.
     reserved: Option<usize>,
     /// What is put behind the file's functions.
@@ -194,14 +285,57 @@ impl<'m> Splicing<'m> {
             name: name.to_owned(),
             entries: self.module.entries().map(str::to_owned).collect(),
         })?;
-        let (verdict, preemptible) = match &judged.verdict {
-            Verdict::Accepted(accepted) => match self.splice(&judged, accepted) {
-                Ok(entry) => (judged.verdict.clone(), Some(entry)),
-                Err(refusal) => (Verdict::Refused(vec![refusal]), None),
-            },
-            refused => (refused.clone(), None),
+        let mut kernel = TransformedKernel {
+            name: name.to_owned(),
+            verdict: judged.verdict.clone(),
+            preemptible: None,
+            droppable: None,
+            yielding: None,
         };
-        Ok(TransformedKernel { name: name.to_owned(), verdict, preemptible })
+        let Verdict::Accepted(accepted) = &judged.verdict else { return Ok(kernel) };
+        match self.splice(&judged, accepted) {
+            Ok(entry) => kernel.preemptible = Some(entry),
+            Err(refusal) => {
+                kernel.verdict = Verdict::Refused(vec![refusal]);
+                return Ok(kernel);
+            }
+        }
+        if let Some(entry) = kernel.preemptible.as_ref().filter(|_| self.yielding.is_some()) {
+            let drops = Drops::of(self.module, &judged, accepted);
+            match self.splice_yielding(&judged, accepted, &drops, entry) {
+                Ok(entry) => {
+                    kernel.yielding = entry;
+                    kernel.droppable = Some(drops.verdict);
+                }
+                Err(refusal) => kernel.droppable = Some(Droppable::Never(vec![refusal])),
+            }
+        }
+        Ok(kernel)
+    }
+
+    /// Adds the entry with yield points, if there are any.
+    fn splice_yielding(
+        &mut self,
+        judged: &Judged<'m>,
+        accepted: &Accepted,
+        drops: &Drops,
+        preemptible: &PreemptibleEntry,
+    ) -> Result<Option<YieldingEntry>, Refusal> {
+        if drops.points.is_empty() {
+            return Ok(None);
+        }
+        let entry = judged.entry;
+        let name = format!("{}{YIELDING}", entry.name);
+        if self.module.functions().any(|function| function.name == name) {
+            let what = "the file has an entry of the name that the one with yield points gets";
+            let place = self.module.place(entry.at);
+            return Err(Refusal::new(entry.name, place, what.to_owned(), CURE_NAMES));
+        }
+        let text = self.entry(entry, &name, judged, accepted, &BTreeSet::new(), Some(drops))?;
+        self.added.push(text);
+        let entry =
+            PreemptibleEntry { name, added_shared: YIELDING_BYTES as u32, ..preemptible.clone() };
+        Ok(Some(YieldingEntry { entry, points: drops.points.len(), uses: drops.uses.clone() }))
     }
 
     fn splice(
@@ -230,7 +364,7 @@ impl<'m> Splicing<'m> {
                 copies.push((function.name, helpers::copy(self.module, function, &copied)?));
             }
         }
-        let text = self.entry(entry, &name, judged, accepted, &copied)?;
+        let text = self.entry(entry, &name, judged, accepted, &copied, None)?;
         for (name, copy) in copies {
             self.copies.insert(name);
             self.added.push(copy);
@@ -258,12 +392,28 @@ impl<'m> Splicing<'m> {
         judged: &Judged<'m>,
         accepted: &Accepted,
         copied: &BTreeSet<&str>,
+        drops: Option<&Drops>,
     ) -> Result<String, Refusal> {
         let cohort = format!(".param .align 8 .b8 {COHORT}[{COHORT_BYTES}]");
         let head = helpers::head(self.module, entry, name, &cohort);
-        let body = body::scope(self.module, entry, judged, accepted, copied)?;
         let slot = if judged.is_dynamic { SLOT_REGISTER } else { SLOT };
-        let filling = Filling { cohort: COHORT, barrier: accepted.barrier, slot, body: &body };
+        let (barrier, vote) = (accepted.barrier, judged.vote.unwrap_or_default());
+        let filling = Filling { cohort: COHORT, barrier, vote, slot, body: "" };
+        let (template, yielding) = match (drops, self.yielding) {
+            (Some(drops), Some((polling, voting))) => {
+                let template = if drops.votes { voting } else { polling };
+                let points = &drops.points;
+                let votes = drops.votes;
+                (template, Some(Yielding { template, filling: filling.clone(), points, votes }))
+            }
+            _ => (self.template, None),
+        };
+        let slot_bytes = match yielding {
+            Some(_) => template::YIELDING_SLOT_BYTES,
+            None => template::SLOT_BYTES,
+        };
+        let body = body::scope(self.module, entry, judged, accepted, copied, yielding.as_ref())?;
+        let filling = Filling { body: &body, ..filling };
         let mut start = String::new();
         if judged.is_dynamic {
             // At the end, and aligned there: the launch gives 16 bytes more for that.
@@ -276,13 +426,13 @@ impl<'m> Splicing<'m> {
 \tsub.u32 %preempt_end, %preempt_end, {};
 \tand.b32 %preempt_end, %preempt_end, -16;
 \tcvt.u64.u32 {SLOT_REGISTER}, %preempt_end;",
-                template::SLOT_BYTES
+                slot_bytes
             );
         }
         if accepted.rules.contains(&Rule::MbarrierInit) {
             start += "\n\t.reg .b32 %preempt_again;\n\tmov.b32 %preempt_again, 0;";
         }
-        let text = self.template.filled(&filling);
+        let text = template.filled(&filling);
         // Lines of comments alone are empty now.
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         Ok(format!("{head}{{{start}\n{}\n}}\n", lines.join("\n")))

@@ -16,7 +16,7 @@ mod steps;
 
 /// Steps of the analysis of one entry, which takes at most a few seconds, and for kernels of some thousand instructions takes
 /// less than a hundredth of them.
-const BUDGET: u64 = 10_000_000;
+pub(crate) const BUDGET: u64 = 10_000_000;
 /// Bytes of parameters that the worker loop adds: the cohort (`preempt-device`), aligned to 8.
 pub(crate) const COHORT_BYTES: u64 = 144;
 /// Bytes of shared memory that the worker loop adds: its slot of 112, and what aligns that.
@@ -204,6 +204,8 @@ pub(crate) struct Judged<'m> {
     /// Whether a barrier of the block is behind a branch that lanes of a warp may part at. Where whole warps return, and others
     /// come to barriers, each barrier can stay where it is.
     pub lanes_part: bool,
+    /// The barrier that is the next free one behind that of the loop, for votes at yield points.
+    pub vote: Option<u8>,
 }
 
 /// What is known of an entry so far.
@@ -242,7 +244,8 @@ impl<'m> Judge<'m> {
     }
 
     fn judged(mut self, entry: &'m FunctionItem<'m>) -> Judged<'m> {
-        let barrier = (1..16).find(|number| !self.used.barriers.contains_key(number));
+        let mut free = (1..16).filter(|number| !self.used.barriers.contains_key(number));
+        let (barrier, vote) = (free.next(), free.next());
         if barrier.is_none() {
             let what = "all 16 barriers of the block are in use".to_owned();
             self.refuse(entry.name, entry.at, what, CURE_PLAIN);
@@ -265,6 +268,7 @@ impl<'m> Judge<'m> {
             is_dynamic: self.is_dynamic,
             cooperates,
             lanes_part: self.lanes_part,
+            vote,
         }
     }
 

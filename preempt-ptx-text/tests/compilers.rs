@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use preempt_ptx_text::{Verdict, read, transform};
+use preempt_ptx_text::{Options, Verdict, read, transform_with};
 
 use assembler::assemble_for;
 
@@ -24,6 +24,8 @@ struct Entry {
     text: String,
     target: String,
     verdict: Verdict,
+    /// Yield points in its loops.
+    points: usize,
 }
 
 /// The files of a group, for each architecture.
@@ -42,11 +44,17 @@ fn entries(file: &Path) -> Vec<Entry> {
     assert!(module.to_string() == text, "{}", file.display());
     let target = text.lines().find_map(|line| line.strip_prefix(".target "));
     let target = target.and_then(|line| line.split(',').next()).expect("a target").trim();
-    let entry = |name: &str| Entry {
-        name: format!("{} of {}", name, file.display()),
-        text: transform(&module.only(&[name]), &[name]).expect("it can be read").ptx,
-        target: target.to_owned(),
-        verdict: module.verdict(name).expect("it is there"),
+    // With yield points, where there may be any.
+    let options = Options::default().yields(true);
+    let entry = |name: &str| {
+        let made = transform_with(&module.only(&[name]), &[name], options).expect("it can be read");
+        Entry {
+            name: format!("{} of {}", name, file.display()),
+            points: made.kernels[0].yielding.as_ref().map_or(0, |entry| entry.points),
+            text: made.ptx,
+            target: target.to_owned(),
+            verdict: module.verdict(name).expect("it is there"),
+        }
     };
     module.entries().map(entry).collect()
 }
@@ -76,10 +84,12 @@ fn entries_of_other_compilers_are_accepted_and_assemble() {
     };
     for group in ["own", "triton", "candle", "ggml"] {
         let (all, accepted) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let yielding = AtomicUsize::new(0);
         let reasons = Mutex::new(BTreeMap::<String, usize>::new());
         on_all(files(&corpus, group), |file| {
-            for Entry { name, text, target, verdict } in entries(&file) {
+            for Entry { name, text, target, verdict, points } in entries(&file) {
                 all.fetch_add(1, Ordering::Relaxed);
+                yielding.fetch_add(usize::from(points > 0), Ordering::Relaxed);
                 match verdict {
                     Verdict::Accepted(_) => {
                         accepted.fetch_add(1, Ordering::Relaxed);
@@ -97,6 +107,7 @@ fn entries_of_other_compilers_are_accepted_and_assemble() {
         });
         let (all, accepted) = (all.into_inner(), accepted.into_inner());
         println!("{group}: {accepted} of {all} accepted; refused: {reasons:#?}");
+        println!("{group}: {} with yield points", yielding.into_inner());
         assert!(all > 0, "the corpus has no {group}");
         let least = LEAST.iter().find(|(of, _)| *of == group).map_or(0, |(_, least)| *least);
         assert!(100 * accepted >= least * all, "{group}: {accepted} of {all}");

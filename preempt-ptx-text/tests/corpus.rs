@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use preempt_ptx_text::{Verdict, read, transform};
+use preempt_ptx_text::{Droppable, Options, Verdict, read, transform_with};
 use proptest::prelude::*;
 
 /// What compilers wrote, each as `rustc` or rust-cuda did.
@@ -14,7 +14,8 @@ const COMPILED: [(&str, &str); 6] = [
     ("tests", include_str!("../../tests/kernels/kernels.ptx")),
     ("rust-cuda", include_str!("../../tests/rust-cuda-kernels/kernels.ptx")),
 ];
-const SAMPLES: [&str; 4] = [
+const SAMPLES: [&str; 5] = [
+    include_str!("samples/drops.ptx"),
     include_str!("samples/waits.ptx"),
     include_str!("samples/locks_and_bounds.ptx"),
     include_str!("samples/refused.ptx"),
@@ -23,18 +24,24 @@ const SAMPLES: [&str; 4] = [
 /// Far above what any of these texts takes, so that only growth faster than the text's is found.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Reads a text and transforms all of its entries, if it can be read. What comes of it can be read, too.
+/// Reads a text and transforms all of its entries, if it can be read, with yield points where they may be. What comes of it can be
+/// read, too.
 fn judge(text: &str) {
     let Ok(module) = read(text) else { return };
     assert_eq!(module.to_string(), text);
     let entries: Vec<_> = module.entries().collect();
-    let transformed = transform(text, &entries).unwrap();
+    let transformed = transform_with(text, &entries, Options::default().yields(true)).unwrap();
     let after = read(&transformed.ptx).unwrap();
     let after: Vec<_> = after.entries().collect();
     for kernel in &transformed.kernels {
         assert_eq!(module.verdict(&kernel.name).is_some(), after.contains(&&*kernel.name));
         if let Some(entry) = &kernel.preemptible {
             assert!(after.contains(&&*entry.name), "{}", transformed.ptx);
+        }
+        let may_be = matches!(kernel.droppable, Some(Droppable::Strict | Droppable::Relaxed));
+        assert_eq!(may_be, kernel.yielding.is_some());
+        if let Some(entry) = &kernel.yielding {
+            assert!(after.contains(&&*entry.entry.name) && entry.points > 0);
         }
     }
 }
@@ -113,7 +120,42 @@ fn texts_that_are_made_to_take_long_are_answered_soon() {
             "L: atom.global.add.u32 %r1, [%a1], 1; setp.ge.u32 %p1, %r1, %r2; @%p1 ret; {chain} ld.global.u32 %r3, [%a6]; {stores} setp.eq.u32 %p2, %r3, 0; @%p2 bra L;"
         )
     };
+    let data = "ld.param.u64 %a1, [from]; ld.param.u64 %a2, [to];";
+    let accesses = |n| {
+        let loads = many(&|i| format!("ld.global.u32 %r3, [%a1+{i}];\n"), n);
+        let stores = many(&|i| format!("st.global.u32 [%a2+{i}], %r3;\n"), n);
+        let body = format!(
+            "{data} L: {loads} {stores} add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra L;"
+        );
+        module(&body).replace(".entry k()", ".entry k(.param .u64 from, .param .u64 to)")
+    };
+    let sums = |n| {
+        // All registers are made of all parameters.
+        let chain = many(
+            &|i| {
+                format!(
+                    "add.s64 %x{}, %x{i}, %x{i}; ld.param.u64 %a1, [p{i}]; add.s64 %x{i}, %x{i}, %a1;\n",
+                    i + 1
+                )
+            },
+            n,
+        );
+        let parameters: Vec<_> = (0..n).map(|i| format!(".param .u64 p{i}")).collect();
+        module(&format!(".reg .b64 %x<{}>; L: {chain} st.global.u32 [%x1], 0; mov.b64 %x0, %x{n}; add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra L;", n + 1))
+            .replace(".entry k()", &format!(".entry k({})", parameters.join(", ")))
+    };
+    let votes = |n| {
+        let round = |i| {
+            format!(
+                "L{i}: bar.sync 0; add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra L{i};\n"
+            )
+        };
+        module(&many(&round, n))
+    };
     let texts = [
+        accesses(20_000),
+        sums(500),
+        votes(5_000),
         module(&masks(5_000)),
         module(&claims(10_000)),
         module(&branches(10_000)),
@@ -229,7 +271,7 @@ proptest! {
 
     #[test]
     fn changed_samples_are_read_or_refused(
-        which in 0usize..4,
+        which in 0..SAMPLES.len(),
         changes in prop::collection::vec(change(), 1..6),
     ) {
         judge(&changed(SAMPLES[which], &changes));

@@ -101,11 +101,11 @@ fn names_of_the_body_are_its_own() {
     // The loop has registers and labels of these names.
     let of = accepted(
         "",
-        "$L__BB0_32:\n add.u32 %r2, %r2, %r1; setp.lt.u32 %p2, %r2, 9;\n @%p2 bra $L__BB0_32;\n ret;",
+        "$L__BB2_32:\n add.u32 %r2, %r2, %r1; setp.lt.u32 %p2, %r2, 9;\n @%p2 bra $L__BB2_32;\n ret;",
     );
-    assert_eq!(of.entry.matches("$L__BB0_32:").count(), 2);
+    assert_eq!(of.entry.matches("$L__BB2_32:").count(), 2);
     let scope = of.body.find("\t{\n").unwrap();
-    assert!(scope < of.body.find("$L__BB0_32:").unwrap());
+    assert!(scope < of.body.find("$L__BB2_32:").unwrap());
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use preempt_device::host::{Args, Dim3, Kernel};
+use preempt_device::host::{Access, Args, Dim3, Kernel};
 use preempt_ptx_text::{
-    EntryShape, LaunchNeed, PreemptibleEntry, TransformError, Verdict, read, transform,
+    Droppable, EntryShape, LaunchNeed, Options, ParameterUse, PreemptibleEntry, TransformError,
+    TransformedKernel, Verdict, YieldingEntry, read, transform_with,
 };
 use rustc_hash::FxHashMap;
 
@@ -29,7 +30,18 @@ pub(crate) struct Foreign {
     pub verdict: Verdict,
     /// `None` if the entry was refused.
     pub preemptible: Option<PreemptibleEntry>,
+    /// `None` if the entry was refused, or not asked.
+    pub droppable: Option<Droppable>,
+    pub yielding: Option<Yielding>,
     shape: EntryShape,
+}
+
+/// The form of an entry with yield points.
+#[derive(Debug)]
+pub(crate) struct Yielding {
+    /// Launched if the arguments are as the entry needs.
+    pub kernel: Kernel,
+    pub entry: YieldingEntry,
 }
 
 /// Text for the driver, with entries that have to be in one module.
@@ -53,6 +65,7 @@ struct Origin {
     module: Arc<str>,
     text: Arc<str>,
     entry: String,
+    options: Options,
 }
 
 static KNOWN: RwLock<Option<Known>> = RwLock::new(None);
@@ -84,6 +97,7 @@ impl Foreign {
         module: &Arc<str>,
         text: &Arc<str>,
         entry: &str,
+        options: Options,
     ) -> Result<ForeignModule, Error> {
         let fault = |fault: TransformError| {
             Error::Code(CodeError::NotTransformed {
@@ -105,25 +119,21 @@ impl Foreign {
             return Err(Error::Code(CodeError::LaunchNeed { entry: entry.into(), need }));
         }
         let entries = whole.together(entry);
-        let transformed = transform(&whole.only(&entries), &entries).map_err(fault)?;
+        let transformed =
+            transform_with(&whole.only(&entries), &entries, options).map_err(fault)?;
         let mut kernels = Vec::with_capacity(entries.len());
         for of in transformed.kernels {
             let Some(shape) = whole.shape(&of.name) else { continue };
             let (module, text) = (module.clone(), text.clone());
-            let origin = Origin { module, text, entry: of.name };
-            kernels.push(Foreign::known(origin, of.verdict, of.preemptible, shape));
+            let origin = Origin { module, text, entry: of.name.clone(), options };
+            kernels.push(Foreign::known(origin, of, shape));
         }
         let name = kernels.first().map_or("", |first| first.kernel.module);
         Ok(ForeignModule { name, ptx: transformed.ptx, kernels })
     }
 
     /// The only one of its origin.
-    fn known(
-        origin: Origin,
-        verdict: Verdict,
-        preemptible: Option<PreemptibleEntry>,
-        shape: EntryShape,
-    ) -> &'static Foreign {
+    fn known(origin: Origin, of: TransformedKernel, shape: EntryShape) -> &'static Foreign {
         let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
         let Known { by_entry, by_kernel } = known.get_or_insert_default();
         if let Some(foreign) = by_entry.get(&origin) {
@@ -144,16 +154,34 @@ impl Foreign {
             state_bytes: 0,
             cpu: no_host_code,
         };
+        let TransformedKernel { verdict, preemptible, droppable, yielding, .. } = of;
         let entry = preemptible.as_ref().map_or(name, |entry| leaked(&entry.name));
         let kernel = Kernel { entry, ..plain };
-        let foreign: &Foreign =
-            Box::leak(Box::new(Foreign { kernel, plain, verdict, preemptible, shape }));
-        for kernel in [&foreign.kernel, &foreign.plain] {
+        let yielding = yielding.map(|entry| Yielding {
+            kernel: Kernel { entry: leaked(&entry.entry.name), yields: true, ..plain },
+            entry,
+        });
+        let foreign = Foreign { kernel, plain, verdict, preemptible, droppable, yielding, shape };
+        let foreign: &Foreign = Box::leak(Box::new(foreign));
+        for kernel in foreign.forms() {
             by_kernel.insert(ptr::from_ref(kernel).addr(), foreign);
         }
         by_entry.insert(origin, foreign);
         ANY.store(true, Ordering::Relaxed);
         foreign
+    }
+
+    /// All that may be launched.
+    pub fn forms(&self) -> impl Iterator<Item = &Kernel> {
+        let yielding = self.yielding.as_ref().map(|of| &of.kernel);
+        [&self.kernel, &self.plain].into_iter().chain(yielding)
+    }
+
+    /// What a launch of a kernel of this entry with these arguments runs: with yield points, if it may be dropped there.
+    pub fn launched(&'static self, kernel: &'static Kernel, args: &Args) -> &'static Kernel {
+        let is_preemptible = ptr::eq(kernel, &self.kernel);
+        let yielding = self.yielding.as_ref().filter(|of| is_preemptible && of.is_met_by(args));
+        yielding.map_or(kernel, |of| &of.kernel)
     }
 
     /// Threads of every block, if the text says how many.
@@ -209,6 +237,26 @@ impl Foreign {
     }
 }
 
+impl Yielding {
+    /// Whether arguments are what the entry needs. A launch refuses buffers that overlap one that is written.
+    fn is_met_by(&self, args: &Args) -> bool {
+        let mut buffers = args.buffers().iter().map(|(_, access)| *access);
+        let of_values: Vec<_> = args
+            .sizes()
+            .map(|(_, is_buffer)| is_buffer.then(|| buffers.next()).flatten())
+            .collect();
+        self.entry.uses.iter().all(|&(position, of)| {
+            let passed = of_values.get(position);
+            match of {
+                ParameterUse::Read => matches!(passed, Some(Some(_))),
+                ParameterUse::Written => passed == Some(&Some(Access::Write)),
+                ParameterUse::Number => passed == Some(&None),
+                _ => false,
+            }
+        })
+    }
+}
+
 /// A device without code for it refuses the launch before.
 unsafe fn no_host_code(_: &Args) -> bool {
     panic!("an entry of PTX has no code for the CPU device; launch it on a GPU")
@@ -216,6 +264,8 @@ unsafe fn no_host_code(_: &Args) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use preempt_device::host::{BufferArg, ReadArg, WriteArg};
+
     use super::*;
 
     const TEXT: &str = ".version 8.0
@@ -237,7 +287,8 @@ mod tests {
 ";
 
     fn prepared(name: &str, entry: &str) -> ForeignModule {
-        Foreign::prepare(&name.into(), &TEXT.into(), entry).expect("it is there")
+        Foreign::prepare(&name.into(), &TEXT.into(), entry, Options::default())
+            .expect("it is there")
     }
 
     #[test]
@@ -332,5 +383,119 @@ mod tests {
             assert_eq!(checked.is_ok(), is_right, "{block:?}: {checked:?}");
             foreign.check(&foreign.plain, &args, block.into()).expect("no loop is around it");
         }
+    }
+
+    const LOOPS: &str = ".version 8.0
+.target sm_90
+.address_size 64
+.visible .entry sum(.param .u64 from, .param .u64 to, .param .u64 stride)
+{
+	.reg .b32 %r<5>; .reg .b64 %a<8>; .reg .pred %p<2>;
+	ld.param.u64 %a1, [from]; ld.param.u64 %a2, [to]; ld.param.u64 %a3, [stride];
+	mov.u32 %r1, 0; mov.u32 %r2, 0; shl.b64 %a4, %a3, 2; add.s64 %a2, %a2, %a4;
+AGAIN:
+	add.s64 %a1, %a1, %a4; ld.global.u32 %r3, [%a1]; add.u32 %r2, %r2, %r3;
+	add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 1000;
+	@%p1 bra AGAIN;
+	st.global.u32 [%a2], %r2;
+	ret;
+}
+.visible .entry add(.param .u64 to)
+{
+	.reg .b32 %r<5>; .reg .b64 %a<8>; .reg .pred %p<2>;
+	ld.param.u64 %a1, [to]; mov.u32 %r1, 0;
+AGAIN:
+	red.global.add.u32 [%a1], 1;
+	add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 1000;
+	@%p1 bra AGAIN;
+	ret;
+}
+";
+
+    /// Memory that nothing accesses.
+    struct Nothing;
+
+    fn nothing() -> BufferArg {
+        BufferArg { address: 64, len: 1, bytes: 4, owner: None }
+    }
+
+    // SAFETY: no kernel runs.
+    unsafe impl ReadArg<'_, u32> for Nothing {
+        fn read_arg(self) -> BufferArg {
+            nothing()
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl WriteArg<'_, u32> for Nothing {
+        fn write_arg(self) -> BufferArg {
+            nothing()
+        }
+    }
+
+    fn loops(entry: &str, options: Options) -> &'static Foreign {
+        let module = Foreign::prepare(&"loops".into(), &LOOPS.into(), entry, options);
+        module.expect("it is there").kernels[0]
+    }
+
+    #[test]
+    fn a_launch_has_yield_points_if_its_arguments_are_as_they_need_to_be() {
+        let foreign = loops("sum", Options::default().yields(true));
+        assert_eq!(foreign.droppable, Some(Droppable::Strict));
+        let yields = |kernel: &'static Kernel, push: fn(&mut Args)| {
+            let mut args = Args::default();
+            push(&mut args);
+            foreign.check(kernel, &args, 32.into()).expect("the sizes are right");
+            let launched = foreign.launched(kernel, &args);
+            assert_eq!((launched.name, launched.plain), ("sum", "sum"));
+            assert_eq!(launched.yields, launched.entry == "sum__yielding");
+            assert!(ptr::eq(Foreign::of(launched).expect("known"), foreign));
+            launched.yields
+        };
+        let right = |args: &mut Args| {
+            args.push_read_pointer(Nothing);
+            args.push_write_pointer(Nothing);
+            args.push_value(7u64);
+        };
+        assert!(yields(&foreign.kernel, right));
+        assert!(!yields(&foreign.plain, right), "it is asked to run plain");
+        let wrong: [fn(&mut Args); 4] = [
+            // An address that may be that of the other argument.
+            |args| {
+                args.push_value(64u64);
+                args.push_write_pointer(Nothing);
+                args.push_value(7u64);
+            },
+            |args| {
+                args.push_read_pointer(Nothing);
+                args.push_value(64u64);
+                args.push_value(7u64);
+            },
+            // It writes what it should only read.
+            |args| {
+                args.push_read_pointer(Nothing);
+                args.push_read_pointer(Nothing);
+                args.push_value(7u64);
+            },
+            // Both addresses may be of it.
+            |args| {
+                args.push_read_pointer(Nothing);
+                args.push_write_pointer(Nothing);
+                args.push_read_pointer(Nothing);
+            },
+        ];
+        for push in wrong {
+            assert!(!yields(&foreign.kernel, push));
+        }
+    }
+
+    #[test]
+    fn yield_points_are_there_if_they_are_asked_for_and_may_be() {
+        let plain = loops("sum", Options::default());
+        assert!(plain.droppable.is_none() && plain.yielding.is_none());
+        assert!(!ptr::eq(plain, loops("sum", Options::default().yields(true))));
+        let never = loops("add", Options::default().yields(true));
+        assert!(matches!(never.droppable, Some(Droppable::Never(_))) && never.yielding.is_none());
+        assert_eq!(never.forms().count(), 2);
     }
 }

@@ -17,6 +17,19 @@
 //!
 //! What the analysis does not know it refuses.
 //!
+//! A kernel yields its SMs at the ends of its block-tasks alone, unless it has yield points within their loops
+//! ([`Options::yields`]). A block-task is dropped there and runs again from its start. So a second analysis says whether it may be,
+//! with the verdicts that kernels in Rust have:
+//!
+//! | [`Droppable`] | |
+//! | --- | --- |
+//! | strict | A block-task may be dropped at any time: it reads none of the memory that it writes, and writes the same places again. |
+//! | relaxed | It may be dropped until a thread comes to what cannot be done twice, such as an atomic operation. |
+//! | never | Nothing shows that it may be, or no loop has a place for a yield point. Here are the reasons, each with the instruction and its place. |
+//!
+//! Different parameters may be of one memory, as far as the text shows. So a call is launched with yield points if it passes for
+//! each parameter what [`YieldingEntry::uses`] says, and without if not.
+//!
 //! ```
 //! use preempt::ptx::{Verdict, transform};
 //!
@@ -48,6 +61,7 @@
 
 #[doc(inline)]
 pub use preempt_ptx_text::{
-    Accepted, EntryShape, LaunchNeed, Module, Note, Parameter, Place, PreemptibleEntry, PtxError,
-    Refusal, Rule, TransformError, Transformed, TransformedKernel, Verdict, read, transform,
+    Accepted, Droppable, EntryShape, LaunchNeed, Module, Note, Options, Parameter, ParameterUse,
+    Place, PreemptibleEntry, PtxError, Refusal, Rule, TransformError, Transformed,
+    TransformedKernel, Verdict, YieldingEntry, read, transform, transform_with,
 };

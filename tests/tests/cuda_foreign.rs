@@ -2,9 +2,11 @@
 //! test prints SKIP and why.
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use preempt::error::{ConfigurationError, DeviceError};
 use preempt::policy::StaticPriority;
+use preempt::ptx::{Droppable, Options};
 use preempt::{
     Buffer, Call, Device, Error, ForeignKernel, Preemption, Scheduler, SchedulerBuilder, Stream,
 };
@@ -76,13 +78,16 @@ fn input(len: u32) -> Vec<u32> {
 
 /// What threads of the samples do to a value: `x -> a x + c`, so often, in closed form.
 fn steps(value: u32) -> u32 {
-    static STEPS: LazyLock<(u32, u32)> = LazyLock::new(|| {
-        (0..ROUNDS).fold((1, 0), |(a, c): (u32, u32), _| {
-            (a.wrapping_mul(1_664_525), c.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
-        })
-    });
+    static STEPS: LazyLock<(u32, u32)> = LazyLock::new(|| steps_of(ROUNDS));
     let (a, c) = *STEPS;
     a.wrapping_mul(value).wrapping_add(c)
+}
+
+/// The factor and the summand of so many steps.
+fn steps_of(rounds: u32) -> (u32, u32) {
+    (0..rounds).fold((1, 0), |(a, c): (u32, u32), _| {
+        (a.wrapping_mul(1_664_525), c.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+    })
 }
 
 /// A call of a sample: of the kernel, with an output of `len` elements, and `n`.
@@ -352,4 +357,147 @@ fn both_forms_are_compared() {
     let mut out = scheduler.zeroed(len as usize).expect("memory");
     let found = scheduler.verify(sample.call(kernel, &x, &mut out)).expect("runs");
     assert!(found.is_equal() && found.unstable.is_none() && found.yields > 0, "{found:?}");
+}
+
+/// Long block-tasks, of a millisecond or more: none ends before an urgent launch has come.
+const LONG_TASKS: u32 = 4_000;
+/// Block-tasks that each kernel has to drop, and launches in which they are.
+const REQUEUES: u64 = 100;
+const LONG_LAUNCHES: u32 = 60;
+
+/// Interrupts long block-tasks of a sample until enough of them were dropped, and compares all results with `expected`, of the
+/// input and what an element of the output was.
+fn is_dropped_and_right(
+    gpu: &Gpu,
+    (entry, rounds): (&str, u32),
+    is_expected: impl Fn(&Droppable) -> bool,
+    expected: impl Fn(&[u32]) -> Vec<u32>,
+) {
+    let options = Options::default().yields(true);
+    let builder = gpu.builder().ptx_with("long", SAMPLES, options);
+    let scheduler = builder.build().expect("a scheduler");
+    let kernel = scheduler.foreign("long", entry).expect("it is loaded");
+    let droppable = kernel.droppable().expect("it was asked");
+    assert!(is_expected(droppable) && kernel.yield_points() > 0, "{entry}: {droppable:?}");
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let x = input(LONG_TASKS * BLOCK);
+    let expected = expected(&x);
+    let x = scheduler.buffer(&x).expect("memory");
+    let requeued = || scheduler.stats().stops.requeued;
+    for preemption in [Preemption::Plain, Preemption::Preemptible] {
+        for launch in 0..LONG_LAUNCHES {
+            if launch > 0 && (preemption == Preemption::Plain || requeued() >= REQUEUES) {
+                break;
+            }
+            let mut out = scheduler.zeroed((LONG_TASKS * BLOCK) as usize).expect("memory");
+            // SAFETY: both buffers have an element for each thread.
+            let call = unsafe { kernel.call() }.read(&x).write(&mut out);
+            let call = call.value(LONG_TASKS * BLOCK).value(rounds).block(BLOCK).grid(LONG_TASKS);
+            let handle = batch.launch(call.preemption(preemption)).expect("accepted");
+            for _ in 0..4 * u32::from(preemption == Preemption::Preemptible) {
+                std::thread::sleep(Duration::from_micros(500));
+                tick(&scheduler, &urgent);
+            }
+            let report = handle.wait().expect("runs");
+            assert_eq!(report.tasks, LONG_TASKS);
+            let found = download(&batch, &out);
+            let wrong = found.iter().zip(&expected).position(|(one, other)| one != other);
+            assert_eq!(wrong, None, "{entry}, {preemption:?}: {report:?}");
+        }
+    }
+    println!("{entry}: {:?}", scheduler.stats().stops);
+    assert!(requeued() >= REQUEUES, "{entry}: {} block-tasks were dropped", requeued());
+}
+
+/// So many steps of each value.
+fn stepped(x: &[u32], rounds: u32) -> Vec<u32> {
+    let (a, c) = steps_of(rounds);
+    x.iter().map(|&x| a.wrapping_mul(x).wrapping_add(c)).collect()
+}
+
+#[test]
+fn threads_without_barriers_drop_long_tasks_in_their_loops() {
+    const LONG: u32 = 40_000;
+    let Some(gpu) = Gpu::new() else { return };
+    let is_strict = |of: &Droppable| *of == Droppable::Strict;
+    is_dropped_and_right(&gpu, ("elementwise", LONG), is_strict, |x| stepped(x, LONG));
+    is_dropped_and_right(&gpu, ("written_often", LONG), is_strict, |x| stepped(x, LONG));
+}
+
+#[test]
+fn blocks_drop_long_tasks_at_their_barriers() {
+    const LONG: u32 = 20_000;
+    let Some(gpu) = Gpu::new() else { return };
+    let exchanged = |x: &[u32]| {
+        let mut x = x.to_vec();
+        x.chunks_mut(BLOCK as usize).for_each(|x| x.rotate_left((LONG % BLOCK) as usize));
+        stepped(&x, LONG)
+    };
+    let is_strict = |of: &Droppable| *of == Droppable::Strict;
+    is_dropped_and_right(&gpu, ("exchanged", LONG), is_strict, exchanged);
+    // Each result is added once, though its block-task starts several times.
+    let is_relaxed = |of: &Droppable| *of == Droppable::Relaxed;
+    is_dropped_and_right(&gpu, ("exchanged_and_added", LONG), is_relaxed, exchanged);
+}
+
+#[test]
+fn blocks_drop_long_tasks_ahead_of_their_barriers() {
+    const LONG: u32 = 40_000;
+    let Some(gpu) = Gpu::new() else { return };
+    let options = Options::default().yields(true);
+    let scheduler = gpu.builder().ptx_with("long", SAMPLES, options).build().expect("a scheduler");
+    let kernel = scheduler.foreign("long", "block_sums").expect("it is loaded");
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let x = input(LONG_TASKS * BLOCK);
+    let expected: Vec<u32> = stepped(&x, LONG)
+        .chunks(BLOCK as usize)
+        .map(|block| block.iter().fold(0, |sum: u32, &x| sum.wrapping_add(x)))
+        .collect();
+    let x = scheduler.buffer(&x).expect("memory");
+    for _ in 0..LONG_LAUNCHES {
+        if scheduler.stats().stops.requeued >= REQUEUES {
+            break;
+        }
+        let mut out = scheduler.zeroed(LONG_TASKS as usize).expect("memory");
+        // SAFETY: `x` has an element for each thread, and `out` for each block-task.
+        let call = unsafe { kernel.call() }.read(&x).write(&mut out).value(0u32).value(LONG);
+        let handle = batch.launch(call.grid(LONG_TASKS)).expect("accepted");
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_micros(500));
+            tick(&scheduler, &urgent);
+        }
+        handle.wait().expect("runs");
+        assert_eq!(download(&batch, &out), expected);
+    }
+    assert!(scheduler.stats().stops.requeued >= REQUEUES, "{:?}", scheduler.stats().stops);
+}
+
+#[test]
+fn kernels_that_may_not_be_dropped_run_on() {
+    let Some(gpu) = Gpu::new() else { return };
+    let options = Options::default().yields(true);
+    let scheduler = gpu.builder().ptx_with("long", SAMPLES, options).build().expect("a scheduler");
+    let kernel = scheduler.foreign("long", "histogram").expect("it is loaded");
+    assert!(matches!(kernel.droppable(), Some(Droppable::Never(_))), "{:?}", kernel.droppable());
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let x = scheduler.buffer(&input(LONG_TASKS * BLOCK)).expect("memory");
+    let mut bins = scheduler.zeroed(256).expect("memory");
+    // SAFETY: `x` has an element for each thread, and there are 256 bins.
+    let call = unsafe { kernel.call() }.read(&x).write(&mut bins);
+    let call = call.value(LONG_TASKS * BLOCK).value(ROUNDS).block(BLOCK).grid(LONG_TASKS);
+    let handle = batch.launch(call).expect("accepted");
+    tick(&scheduler, &urgent);
+    handle.wait().expect("runs");
+    assert_eq!(download(&batch, &bins).iter().sum::<u32>(), LONG_TASKS * BLOCK);
+    // By addresses, which may be those of one buffer for what the launch knows.
+    let kernel = scheduler.foreign("long", "elementwise").expect("it is loaded");
+    let out = scheduler.zeroed::<u32>((LONG_TASKS * BLOCK) as usize).expect("memory");
+    // SAFETY: as above, and both live until the launch is done.
+    let call = unsafe { kernel.call() }.value(x.address()).value(out.address());
+    let call = call.value(LONG_TASKS * BLOCK).value(ROUNDS).block(BLOCK).grid(LONG_TASKS);
+    let handle = batch.launch(call).expect("accepted");
+    tick(&scheduler, &urgent);
+    handle.wait().expect("runs");
+    assert!(download(&batch, &out) == stepped(&input(LONG_TASKS * BLOCK), ROUNDS));
+    assert_eq!(scheduler.stats().stops.requeued, 0);
 }

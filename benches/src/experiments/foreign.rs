@@ -1,11 +1,11 @@
 //! Kernels that other compilers made: the cost of the preemptible form, its results over many stops, and urgent requests beside it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use preempt::policy::StaticPriority;
-use preempt::ptx::{Verdict, read};
-use preempt::{Buffer, Footprint, ForeignKernel, Preemption, Scheduler, SchedulerBuilder};
+use preempt::ptx::{Droppable, Options, Verdict, transform_with};
+use preempt::{Buffer, Call, Footprint, ForeignKernel, Preemption, Scheduler, SchedulerBuilder};
 use preempt_microkernels::answer;
 use preempt_report::{digits, microseconds};
 use preempt_test_kit::Random;
@@ -75,8 +75,12 @@ Requests:
 - slowdown: the time of a run of the batch, less that of the requests on the idle device, to that of
   a run without requests.
 - `stream_priority_over_ours_p99_100us` is the least quotient of the p99s over kernels whose
-  block-tasks take 50 to 500 µs, `.._500us` over those of 500 µs and more.
-- The kernels have no yield points: they give way at the ends of their block-tasks.
+  block-tasks take 50 to 500 µs, `.._500us` over those of 500 µs and more; both with yield points, in
+  kernels that have some, and `.._without_points` without.
+- Without yield points kernels give way at the ends of their block-tasks, as plain grids do. `points`,
+  `preempt, yield points`: with yield points in their loops, where the PTX shows that block-tasks may
+  be dropped (`SchedulerBuilder::ptx_with`). The kernel is interrupted as often in that form, too;
+  `with points` is the p99 of these urgent launches.
 
 - `geomean_ratio`, `max_ratio`, `geomean_ratio_over_150us` are of `ratio`; `within_5_percent_over_300us`
   is the part of the kernels above 300 µs with a ratio of at most 1.05. `candle_accepted` and
@@ -119,18 +123,30 @@ fn accepted(corpus: &Corpus) -> Result<Value> {
 
 /// The verdicts of the kernels.
 fn judged(corpus: &Corpus, cases: &[&'static Case]) -> Result<Outcome> {
-    let mut rows = Rows::below(["kernel", "of", "verdict"]);
+    let mut rows = Rows::below(["kernel", "of", "verdict", "yield points"]);
     let mut refused = 0;
     for case in cases {
         let text = corpus.text(case)?;
         let entry = text.entry(case)?;
         let only = text.only(&entry)?;
-        let verdict = read(&only)?.verdict(&entry);
-        refused += u32::from(!matches!(verdict, Some(Verdict::Accepted(_))));
-        let verdict = verdict.map_or_else(String::new, |verdict| verdict.to_string());
-        let name = name(case);
-        let json = json!({ "kernel": name, "group": case.group, "verdict": verdict });
-        rows.push(line([&name, case.group, &verdict]), json);
+        let transformed = transform_with(&only, &[&entry], Options::default().yields(true))?;
+        let Some(kernel) = transformed.kernels.into_iter().next() else { continue };
+        refused += u32::from(!matches!(kernel.verdict, Verdict::Accepted(_)));
+        let (name, verdict) = (name(case), kernel.verdict.to_string());
+        let points = kernel.yielding.as_ref().map_or(0, |yielding| yielding.points);
+        let json = json!({
+            "kernel": name,
+            "group": case.group,
+            "verdict": verdict,
+            "yield_points": points,
+        });
+        let why = match &kernel.droppable {
+            Some(Droppable::Never(reasons)) => {
+                reasons.first().map_or_else(String::new, |reason| format!("none: {}", reason.what))
+            }
+            _ => points.to_string(),
+        };
+        rows.push(line([&name, case.group, &verdict, &why]), json);
     }
     let mut summary = accepted(corpus)?;
     summary["kernels"] = json!(cases.len());
@@ -138,7 +154,7 @@ fn judged(corpus: &Corpus, cases: &[&'static Case]) -> Result<Outcome> {
     Ok(Outcome {
         about: "Verdicts of kernels of other compilers; `--device cuda` runs them.".to_owned(),
         table: rows.table,
-        text_columns: 3,
+        text_columns: 4,
         rows: rows.json,
         summary,
         mistake: None,
@@ -161,57 +177,105 @@ struct Measured {
     kernel: ForeignKernel,
     footprint: Footprint,
     original: Samples,
-    /// Plain, preemptible, default.
-    forms: [Samples; 3],
+    /// In the order of [`Form`]. That with yield points has none if the kernel has none.
+    forms: [Samples; 4],
     is_plain: bool,
-    stops: u32,
-    runs: u32,
-    urgent: Samples,
+    yield_points: usize,
+    /// Without yield points, and with them.
+    storms: [Storm; 2],
     is_equal: bool,
 }
 
-/// The forms in the order of [`Measured::forms`].
-const FORMS: [Preemption; 3] = [Preemption::Plain, Preemption::Preemptible, Preemption::Auto];
+/// How a kernel is launched through the scheduler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    Plain,
+    Preemptible,
+    Default,
+    Yielding,
+}
+
+impl Form {
+    const ALL: [Form; 4] = [Form::Plain, Form::Preemptible, Form::Default, Form::Yielding];
+
+    fn preemption(self) -> Preemption {
+        match self {
+            Form::Plain => Preemption::Plain,
+            Form::Default => Preemption::Auto,
+            Form::Preemptible | Form::Yielding => Preemption::Preemptible,
+        }
+    }
+}
+
+/// Runs that urgent launches interrupt.
+#[derive(Default)]
+struct Storm {
+    runs: u32,
+    /// How often the kernel lost its SMs in mid-kernel.
+    stops: u32,
+    urgent: Samples,
+    /// Runs whose outputs differ from the original's.
+    wrong: u32,
+}
 
 impl Measured {
+    /// The time in a form to that of the plain one.
+    fn ratio_of(&self, form: Form) -> Option<f64> {
+        let samples = &self.forms[form as usize];
+        let time = (samples.len() > 0).then(|| samples.p50())?;
+        ratio(time, self.plain())
+    }
+
     fn ratio(&self) -> Option<f64> {
-        ratio(self.forms[1].p50(), self.forms[0].p50())
+        self.ratio_of(Form::Preemptible)
+    }
+
+    fn plain(&self) -> Duration {
+        self.forms[Form::Plain as usize].p50()
+    }
+
+    fn stops(&self) -> u32 {
+        self.storms.iter().map(|storm| storm.stops).sum()
     }
 
     fn task(&self, sms: u32) -> Duration {
         let resident = sms * self.footprint.plain.blocks_per_sm;
-        task_time(self.forms[0].p50(), self.tasks, resident)
+        task_time(self.plain(), self.tasks, resident)
     }
 
     fn line(&self, sms: u32) -> Vec<String> {
         let Footprint { plain, preemptible, .. } = self.footprint;
-        let ratios = [self.ratio(), ratio(self.forms[2].p50(), self.forms[0].p50())];
-        let [preemptible_ratio, default] =
-            ratios.map(|ratio| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")));
-        let urgent = self.urgent.summary();
+        let shown = |form| {
+            self.ratio_of(form).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
+        };
+        let [urgent, beside_points] = self.storms.each_ref().map(|storm| storm.urgent.summary());
+        let has_points = self.yield_points > 0;
         line([
             &self.name,
             self.case.group,
             &self.tasks.to_string(),
             &show(self.task(sms)),
             &show(self.original.p50()),
-            &show(self.forms[0].p50()),
-            &preemptible_ratio,
-            &default,
+            &show(self.plain()),
+            &shown(Form::Preemptible),
+            &shown(Form::Default),
+            &shown(Form::Yielding),
             &format!("{} → {}", plain.registers, preemptible.registers),
             &format!("{} → {}", plain.blocks_per_sm, preemptible.blocks_per_sm),
-            &self.stops.to_string(),
+            &self.stops().to_string(),
             &show(urgent.p50),
             &show(urgent.p99),
+            &(if has_points { show(beside_points.p99) } else { "-".to_owned() }),
             if self.is_equal { "yes" } else { "NO" },
         ])
     }
 
     fn json(&self, sms: u32) -> Value {
         let Footprint { plain, preemptible, .. } = self.footprint;
-        let urgent = self.urgent.summary();
-        let [plain_p50, preemptible_p50, default_p50] = self.forms.each_ref().map(Samples::p50);
-        json!({
+        let urgent = self.storms.each_ref().map(|storm| storm.urgent.summary());
+        let times = self.forms.each_ref().map(|samples| microseconds(samples.p50()));
+        let [plain_p50, preemptible_p50, default_p50, _] = times;
+        let mut row = json!({
             "kernel": self.name,
             "group": self.case.group,
             "verdict": self.kernel.verdict().to_string(),
@@ -219,31 +283,36 @@ impl Measured {
             "task_us": microseconds(self.task(sms)),
             "samples": self.original.len(),
             "original_p50_us": microseconds(self.original.p50()),
-            "plain_p50_us": microseconds(plain_p50),
-            "preemptible_p50_us": microseconds(preemptible_p50),
-            "default_p50_us": microseconds(default_p50),
+            "plain_p50_us": plain_p50,
+            "preemptible_p50_us": preemptible_p50,
+            "default_p50_us": default_p50,
             "ratio": self.ratio(),
-            "ratio_to_original": ratio(preemptible_p50, self.original.p50()),
-            "ratio_default": ratio(default_p50, plain_p50),
+            "ratio_to_original": ratio(self.forms[1].p50(), self.original.p50()),
+            "ratio_default": self.ratio_of(Form::Default),
+            "ratio_yielding": self.ratio_of(Form::Yielding),
             "default_is_plain": self.is_plain,
+            "yield_points": self.yield_points,
             "registers": [plain.registers, preemptible.registers],
             "local_bytes": [plain.local_bytes, preemptible.local_bytes],
             "blocks_per_sm": [plain.blocks_per_sm, preemptible.blocks_per_sm],
-            "runs": self.runs,
-            "stops": self.stops,
-            "urgent_p50_us": microseconds(urgent.p50),
-            "urgent_p99_us": microseconds(urgent.p99),
+            "runs": self.storms.iter().map(|storm| storm.runs).sum::<u32>(),
+            "stops": self.storms[0].stops,
+            "urgent_p50_us": microseconds(urgent[0].p50),
+            "urgent_p99_us": microseconds(urgent[0].p99),
             "equal": self.is_equal,
-        })
+        });
+        if self.yield_points > 0 {
+            row["stops_yielding"] = json!(self.storms[1].stops);
+            row["urgent_yielding_p50_us"] = json!(microseconds(urgent[1].p50));
+            row["urgent_yielding_p99_us"] = json!(microseconds(urgent[1].p99));
+        }
+        row
     }
 }
 
 fn builder(bench: &Bench, corpus: &Corpus) -> Result<SchedulerBuilder> {
-    let mut builder = bench.spinning_builder(StaticPriority::new(), SPIN)?;
-    for (name, text) in corpus.texts() {
-        builder = builder.ptx(name, text);
-    }
-    Ok(builder)
+    let builder = bench.spinning_builder(StaticPriority::new(), SPIN)?;
+    Ok(corpus.given_to(builder))
 }
 
 /// Measures all kernels, and then requests beside some.
@@ -260,7 +329,19 @@ fn measured(bench: &Bench, corpus: &Corpus, cases: &[&'static Case]) -> Result<O
         match Subject::new(&scheduler, corpus, case, bench.seed as u32)? {
             Some(subject) => {
                 let mut row = timed(&scheduler, &subject, samples)?;
-                storm(&scheduler, &subject, &mut row, (stops, launches), &mut ticks, &mut random)?;
+                let forms = [Some(&subject.call), subject.yielding.as_ref()];
+                for (at, call) in forms.into_iter().enumerate() {
+                    let Some(call) = call else { continue };
+                    let mut storming = Storming {
+                        scheduler: &scheduler,
+                        subject: &subject,
+                        ticks: &mut ticks,
+                        random: &mut random,
+                    };
+                    let storm = storming.run(call, row.plain(), (stops, launches))?;
+                    row.is_equal &= storm.wrong == 0;
+                    row.storms[at] = storm;
+                }
                 kernels.push(row);
             }
             None => unstable.push(name(case)),
@@ -284,29 +365,33 @@ fn timed(scheduler: &Scheduler, subject: &Subject, samples: u32) -> Result<Measu
         original: Samples::default(),
         forms: Default::default(),
         is_plain: false,
-        stops: 0,
-        runs: 0,
-        urgent: Samples::default(),
+        yield_points: subject.yield_points(),
+        storms: Default::default(),
         is_equal: true,
     };
     for round in 0..samples + LEARNING {
         let original = subject.original()?;
         // In another order in each round.
-        for turn in 0..FORMS.len() {
-            let form = (turn + round as usize) % FORMS.len();
+        for turn in 0..Form::ALL.len() {
+            let form = Form::ALL[(turn + round as usize) % Form::ALL.len()];
+            let call = match form {
+                Form::Yielding => subject.yielding.as_ref(),
+                _ => Some(&subject.call),
+            };
+            let Some(call) = call else { continue };
             let is_checked = round < 2;
             if is_checked {
                 subject.reset(&stream)?;
             }
-            let (time, report) = subject.scheduled(&stream, FORMS[form])?;
+            let (time, report) = subject.scheduled(&stream, call, form.preemption())?;
             if is_checked {
                 row.is_equal &= subject.is_equal(&stream)?;
             }
             scheduler.synchronize()?;
             if round >= LEARNING {
-                row.forms[form].push(time);
+                row.forms[form as usize].push(time);
             }
-            if FORMS[form] == Preemption::Auto {
+            if form == Form::Default {
                 row.is_plain = report.plain;
             }
         }
@@ -317,37 +402,47 @@ fn timed(scheduler: &Scheduler, subject: &Subject, samples: u32) -> Result<Measu
     Ok(row)
 }
 
-/// Runs the preemptible form while urgent launches take the device, and compares.
-fn storm(
-    scheduler: &Scheduler,
-    subject: &Subject,
-    row: &mut Measured,
-    (stops, launches): (u32, u32),
-    ticks: &mut Buffer<u32>,
-    random: &mut Random,
-) -> Result<()> {
-    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
-    let time = row.forms[1].p50();
-    while row.stops < stops && row.runs < launches {
-        subject.reset(&batch)?;
-        let launched = batch.launch(subject.call.clone().preemption(Preemption::Preemptible))?;
-        for _ in 0..2 {
-            let pause = random_time(random, time / 2);
-            let start = std::time::Instant::now();
-            while start.elapsed() < pause {
-                std::hint::spin_loop();
+/// Runs a kernel while urgent launches take the device.
+struct Storming<'a> {
+    scheduler: &'a Scheduler,
+    subject: &'a Subject,
+    ticks: &'a mut Buffer<u32>,
+    random: &'a mut Random,
+}
+
+impl Storming<'_> {
+    /// Stops it so often, in so many launches at most. `time` is that of the kernel.
+    fn run(
+        &mut self,
+        call: &Call<'static>,
+        time: Duration,
+        (stops, launches): (u32, u32),
+    ) -> Result<Storm> {
+        let (batch, urgent) = (self.scheduler.stream(0), self.scheduler.stream(1));
+        let mut storm = Storm::default();
+        while storm.stops < stops && storm.runs < launches {
+            self.subject.reset(&batch)?;
+            let launched = batch.launch(call.clone().preemption(Preemption::Preemptible))?;
+            for _ in 0..2 {
+                let pause = random_time(self.random, time / 2);
+                let start = Instant::now();
+                while start.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+                let start = Instant::now();
+                // As many blocks of 1024 threads as the device holds.
+                let blocks = self.ticks.len() as u32;
+                urgent.launch(answer(storm.runs + 1, &mut *self.ticks).grid(blocks))?.wait()?;
+                storm.urgent.push(start.elapsed());
             }
-            let start = std::time::Instant::now();
-            // As many blocks of 1024 threads as the device holds.
-            let blocks = ticks.len() as u32;
-            urgent.launch(answer(row.runs + 1, &mut *ticks).grid(blocks))?.wait()?;
-            row.urgent.push(start.elapsed());
+            storm.stops += launched.wait()?.yields;
+            storm.runs += 1;
+            if !self.subject.is_equal(&batch)? {
+                storm.wrong += 1;
+            }
         }
-        row.stops += launched.wait()?.yields;
-        row.runs += 1;
-        row.is_equal &= subject.is_equal(&batch)?;
+        Ok(storm)
     }
-    Ok(())
 }
 
 /// Requests beside one batch.
@@ -356,17 +451,21 @@ struct Beside {
     task: Duration,
     idle: Samples,
     ours: Arm,
+    /// With yield points, if a kernel of the batch has some.
+    yielding: Option<Arm>,
     priorities: Arm,
 }
 
 impl Beside {
-    /// Stream priorities' p99 to ours.
-    fn gain(&self) -> Option<f64> {
-        ratio(self.priorities.times.summary().p99, self.ours.times.summary().p99)
+    /// Stream priorities' p99 to that of an arm.
+    fn gain(&self, arm: &Arm) -> Option<f64> {
+        ratio(self.priorities.times.summary().p99, arm.times.summary().p99)
     }
 
-    fn arms(&self) -> [(&'static str, &Arm); 2] {
-        [("preempt", &self.ours), ("stream priority", &self.priorities)]
+    fn arms(&self) -> impl Iterator<Item = (&'static str, &Arm)> {
+        let yielding = self.yielding.iter().map(|arm| ("preempt, yield points", arm));
+        let others = [("stream priority", &self.priorities)];
+        [("preempt", &self.ours)].into_iter().chain(yielding).chain(others)
     }
 }
 
@@ -429,18 +528,28 @@ fn beside(
         for subject in &subjects {
             let mut alone = Samples::default();
             for _ in 0..LEARNING {
-                alone.push(subject.scheduled(&stream, Preemption::Plain)?.0);
+                alone.push(subject.scheduled(&stream, &subject.call, Preemption::Plain)?.0);
             }
             let resident = sms * subject.footprint.plain.blocks_per_sm;
             task = task.max(task_time(alone.p50(), subject.tasks(), resident));
         }
         let mut arms = Requests::new(scheduler, bench.seed)?;
         let pair = Pair { steps: subjects.iter().collect() };
-        let (ours, priorities) = (Arm::default(), Arm::default());
-        let mut row = Beside { name, task, idle: arms.idle(requests)?, ours, priorities };
+        let has_points = subjects.iter().any(|subject| subject.yielding.is_some());
+        let mut row = Beside {
+            name,
+            task,
+            idle: arms.idle(requests)?,
+            ours: Arm::default(),
+            yielding: has_points.then(Arm::default),
+            priorities: Arm::default(),
+        };
         for _ in 0..groups {
             arms.by_priorities(&pair, requests, &mut row.priorities)?;
-            arms.by_scheduler(&pair, Preemption::Preemptible, requests, &mut row.ours)?;
+            arms.by_scheduler(&pair, false, requests, &mut row.ours)?;
+            if let Some(arm) = &mut row.yielding {
+                arms.by_scheduler(&pair, true, requests, arm)?;
+            }
             scheduler.synchronize()?;
         }
         found.push(row);
@@ -465,11 +574,13 @@ fn outcome(
         "plain",
         "ratio",
         "default",
+        "points",
         "registers",
         "blocks/SM",
         "stops",
         "urgent p50",
         "urgent p99",
+        "with points",
         "equal",
     ]);
     kernels.iter().for_each(|row| rows.push(row.line(sms), row.json(sms)));
@@ -487,9 +598,11 @@ fn outcome(
                 &slowdown.map_or_else(|| "-".to_owned(), |slowdown| format!("{slowdown:.3}")),
                 "",
                 "",
+                "",
                 &of.yields.to_string(),
                 &show(times.p50),
                 &show(times.p99),
+                "",
                 "",
             ];
             let json = json!({
@@ -509,17 +622,25 @@ fn outcome(
     }
     let over = |least: u64| {
         let least = Duration::from_micros(least);
-        kernels.iter().filter(move |row| row.forms[0].p50() >= least)
+        kernels.iter().filter(move |row| row.plain() >= least)
     };
     let (long, near) =
         (over(300).count(), over(300).filter(|row| row.ratio() <= Some(1.05)).count());
-    let gain = |from: u64, to: u64| {
+    let gain = |from: u64, to: u64, has_points: bool| {
         let range = Duration::from_micros(from)..Duration::from_micros(to);
         let of = pairs.iter().filter(|pair| range.contains(&pair.task));
-        of.filter_map(Beside::gain).reduce(f64::min)
+        let arm = |pair: &Beside| match has_points {
+            true => pair.yielding.as_ref().and_then(|arm| pair.gain(arm)),
+            false => pair.gain(&pair.ours),
+        };
+        of.filter_map(arm).reduce(f64::min)
     };
-    let auto = |row: &Measured| ratio(row.forms[2].p50(), row.forms[0].p50());
-    let slowdowns = pairs.iter().filter_map(|pair| pair.ours.slowdown(pair.idle.p50()));
+    let long_tasks = u64::MAX / 1_000_000;
+    let slowdown = |pair: &Beside| {
+        let ours = [Some(&pair.ours), pair.yielding.as_ref()].into_iter().flatten();
+        ours.filter_map(|arm| arm.slowdown(pair.idle.p50())).reduce(f64::max)
+    };
+    let slowdowns = pairs.iter().filter_map(slowdown);
     let loses = |row: &&Measured| {
         row.footprint.preemptible.blocks_per_sm < row.footprint.plain.blocks_per_sm
     };
@@ -529,16 +650,22 @@ fn outcome(
         "kernels_equal": kernels.iter().filter(|row| row.is_equal).count(),
         "kernels_unstable": unstable.len(),
         "kernels_with_fewer_blocks": kernels.iter().filter(loses).count(),
-        "stops_mid_kernel": kernels.iter().map(|row| row.stops).sum::<u32>(),
+        "stops_mid_kernel": kernels.iter().map(Measured::stops).sum::<u32>(),
         "geomean_ratio": geometric_mean(kernels.iter().map(Measured::ratio)),
         "geomean_ratio_over_150us": geometric_mean(over(150).map(Measured::ratio)),
         "within_5_percent_over_300us": (long > 0).then(|| near as f64 / long as f64),
         "max_ratio": kernels.iter().filter_map(Measured::ratio).reduce(f64::max),
-        "geomean_ratio_auto": geometric_mean(kernels.iter().map(auto)),
+        "geomean_ratio_auto": geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Default))),
         "geomean_ratio_to_original":
             geometric_mean(kernels.iter().map(|row| ratio(row.forms[1].p50(), row.original.p50()))),
-        "stream_priority_over_ours_p99_100us": gain(50, 500),
-        "stream_priority_over_ours_p99_500us": gain(500, u64::MAX / 1000),
+        "kernels_with_yield_points": kernels.iter().filter(|row| row.yield_points > 0).count(),
+        "geomean_ratio_yielding":
+            geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Yielding))),
+        "stops_with_yield_points": kernels.iter().map(|row| row.storms[1].stops).sum::<u32>(),
+        "stream_priority_over_ours_p99_100us": gain(50, 500, true),
+        "stream_priority_over_ours_p99_500us": gain(500, long_tasks, true),
+        "stream_priority_over_ours_p99_100us_without_points": gain(50, 500, false),
+        "stream_priority_over_ours_p99_500us_without_points": gain(500, long_tasks, false),
         "batch_slowdown": slowdowns.reduce(f64::max),
     });
     if let (Some(summary), Value::Object(more)) = (summary.as_object_mut(), more) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::helpers::{COPY, POSITION_BYTES, position_words};
 use super::meeting::{LEFT, Meeting};
+use super::yielding::{YIELDING_BYTES, Yielding};
 use crate::text::{Edit, edited};
 use crate::tree::{FunctionItem, Instruction, Module, OperandKind, Statement, StatementKind};
 use crate::verdict::{Accepted, Judged, Refusal, Rule, SLOT_BYTES};
@@ -45,10 +46,10 @@ impl Reader {
     }
 
     /// Sets that register, which it declares.
-    pub fn set_shared_size(self) -> String {
+    pub fn set_shared_size(self, added: u64) -> String {
         let size = self.shared_size();
         format!(
-            "\n\t.reg .b32 {size};\n\tmov.u32 {size}, %dynamic_smem_size;\n\tsub.u32 {size}, {size}, {SLOT_BYTES};"
+            "\n\t.reg .b32 {size};\n\tmov.u32 {size}, %dynamic_smem_size;\n\tsub.u32 {size}, {size}, {added};"
         )
     }
 
@@ -136,12 +137,14 @@ pub(super) fn scope(
     judged: &Judged<'_>,
     accepted: &Accepted,
     copied: &BTreeSet<&str>,
+    yielding: Option<&Yielding<'_>>,
 ) -> Result<String, Refusal> {
     let Some(body) = &entry.body else { return Ok(String::new()) };
     let has = |rule| accepted.rules.contains(&rule);
     let meeting = Meeting::of(module, entry, body, judged, accepted)?;
     let leave = if meeting.is_some() { LEFT } else { TAIL };
-    let mut edits_of_body = Vec::new();
+    // First, because they are ahead of what may be changed where they are.
+    let mut edits_of_body = yielding.map_or(Vec::new(), |yielding| yielding.edits(body));
     for statement in &body.statements {
         let StatementKind::Instruction(of) = &statement.kind else { continue };
         let mut edits = edits(module, statement, of, Reader::Entry, copied);
@@ -159,9 +162,13 @@ pub(super) fn scope(
         }
         edits_of_body.extend(edits);
     }
+    let added = yielding.map_or(SLOT_BYTES, |_| YIELDING_BYTES);
     let mut start = String::new();
     if has(Rule::SharedSize) {
-        start += &Reader::Entry.set_shared_size();
+        start += &Reader::Entry.set_shared_size(added);
+    }
+    if let Some(yielding) = yielding {
+        start += &yielding.start();
     }
     let mut end = String::new();
     if let Some(meeting) = meeting {
@@ -182,7 +189,11 @@ pub(super) fn scope(
     if has(Rule::MbarrierInit) {
         tail += "\tmov.b32 %preempt_again, 1;\n";
     }
-    Ok(format!("{{{start}{}\n{end}\t}}\n{tail}", text.trim_end()))
+    if let Some(yielding) = yielding {
+        tail += &yielding.end();
+    }
+    let ahead = yielding.map_or(String::new(), Yielding::ahead);
+    Ok(format!("{ahead}{{{start}{}\n{end}\t}}\n{tail}", text.trim_end()))
 }
 
 /// A part of a text with its edits.

@@ -7,7 +7,7 @@ use super::body::{self, Reader, callee, part, reads_task};
 use crate::lex::{Kind, Tokens};
 use crate::text::Edit;
 use crate::tree::{FunctionItem, Module, StatementKind};
-use crate::verdict::Refusal;
+use crate::verdict::{Refusal, SLOT_BYTES};
 
 /// How the name of a copy ends.
 pub(super) const COPY: &str = "__preempt_copy";
@@ -70,7 +70,7 @@ pub(super) fn copy(
     for (register, at) in registers.iter().zip(position_words()) {
         start += &format!("\n\tld.param.b32 {register}, [{POSITION}+{at}];");
     }
-    start += &Reader::Copy.set_shared_size();
+    start += &Reader::Copy.set_shared_size(SLOT_BYTES);
     let head = head(module, function, &name, &position);
     Ok(format!("{head}{{{start}{}\n", part(module.text, body.start + 1..body.end(), edits)))
 }

@@ -1,5 +1,7 @@
 //! The worker loop around a place for a body. `preempt-ptx` compiles it to the text that `preempt_ptx_text::transform` puts the
-//! bodies of foreign kernels into.
+//! bodies of foreign kernels into: once without yield points, and once for each kind of them.
+
+#![cfg_attr(target_arch = "nvptx64", feature(asm_experimental_arch))]
 
 use preempt_device::prelude::*;
 
@@ -8,4 +10,51 @@ use preempt_device::prelude::*;
 #[preemptible]
 pub fn worker() {
     thread::sync_threads();
+}
+
+/// The worker loop around a yield point. Between two marks is what the transformation puts at each yield point of a body, and
+/// the body goes where they are.
+#[cfg(target_arch = "nvptx64")]
+mod yielding {
+    use core::arch::asm;
+
+    use preempt_device::abi::Cohort;
+    use preempt_device::entry::preemptible_yielding;
+    use preempt_device::thread;
+    use preempt_device::yields::{Yields, functions};
+
+    /// Runs a yield point between the marks.
+    ///
+    /// Both have the address of the state, so that the compiler has all of it in memory at each of them. The second one has
+    /// whether the thread returns.
+    #[inline(always)]
+    fn between_marks(yields: &mut Yields, point: impl FnOnce(&mut Yields) -> bool) {
+        let state: *mut Yields = yields;
+        // SAFETY: a comment.
+        unsafe { asm!("// preempt.yields {}", in(reg64) state, options(nostack)) }
+        let leaves = u32::from(point(yields));
+        // SAFETY: as above.
+        unsafe {
+            asm!("// preempt.leaves {} {}", in(reg32) leaves, in(reg64) state, options(nostack))
+        }
+    }
+
+    /// Of bodies without barriers: each thread looks.
+    #[unsafe(no_mangle)]
+    unsafe extern "ptx-kernel" fn polling(cohort: Cohort) {
+        let poll = |yields: &mut Yields| between_marks(yields, Yields::poll);
+        // SAFETY: each thread of a block calls it, before anything else.
+        unsafe { preemptible_yielding(&cohort, poll) }
+    }
+
+    /// Of bodies with barriers: all threads of the block are told at one of them, which the vote replaces.
+    #[unsafe(no_mangle)]
+    unsafe extern "ptx-kernel" fn voting(cohort: Cohort) {
+        let barrier = functions(&thread::sync_threads, &thread::sync_threads);
+        let vote = |yields: &mut Yields| {
+            between_marks(yields, |yields| barrier.vote_after(yields, || ()));
+        };
+        // SAFETY: as in `polling`.
+        unsafe { preemptible_yielding(&cohort, vote) }
+    }
 }

@@ -439,7 +439,7 @@ pub enum SignalPath {
     /// CPU device needs neither path.
     ///
     /// Driver calls of the application that wait for all kernels wait for the proxy, too (`cuMemFree`, `cuCtxSynchronize`,
-    /// lazy loading): 10 ms at most, because it leaves by itself then. As long as something is in flight, the next one
+    /// lazy loading): 4 ms at most, because it leaves by itself then. As long as something is in flight, the next one
     /// follows, where it finds room. Between two of them signals are stream writes.
     Proxy,
 }

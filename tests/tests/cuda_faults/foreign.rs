@@ -1,5 +1,6 @@
 //! Kernels of other compilers, on the fake driver.
 
+use preempt::ptx::Options;
 use preempt::{Buffer, Call, Device, ForeignKernel, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
 
@@ -29,6 +30,7 @@ fn count(kernel: ForeignKernel, [counts, writes]: &mut [Buffer<u32>; 2]) -> Call
 pub fn run(device: &Device, found: &mut Found) {
     let builder = Scheduler::builder().device(device.clone()).preemption(Preemption::Preemptible);
     let builder = builder.kernels(preempt_test_kit::KERNELS).ptx("text", TEXT);
+    let builder = builder.ptx_with("long", TEXT, Options::default().yields(true));
     let Some(scheduler) = found.take(builder.build()) else { return };
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
     let mut foreign = |entry| found.take(scheduler.foreign("text", entry));
@@ -92,6 +94,16 @@ pub fn run(device: &Device, found: &mut Found) {
     let launched = batch.launch(paced(late, &mut buffers)).and_then(|handle| handle.wait());
     found.take(launched);
     expected += 2;
+    // In the form with yield points, which is in the same module.
+    let Some(long) = found.take(scheduler.foreign("long", "foreign_long_1d")) else { return };
+    found.expect(long.yield_points() == 1, || format!("{long:?}: {:?}", long.droppable()));
+    for launch in 0..3 {
+        let Some(handle) = found.take(batch.launch(paced(long, &mut buffers))) else { return };
+        found.take(tick());
+        let Some(report) = found.take(handle.wait()) else { return };
+        found.expect(!report.plain && report.tasks == TASKS, || format!("{launch}: {report:?}"));
+        expected += 1;
+    }
     for buffer in &buffers {
         let counted = batch.download(buffer).and_then(|copy| copy.wait());
         let Some(counted) = found.take(counted) else { return };

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use preempt::ptx::{Verdict, read};
+use preempt::SchedulerBuilder;
+use preempt::ptx::{Options, Verdict, read};
 use serde_json::Value;
 
 use super::cases::Case;
@@ -18,6 +19,9 @@ const OWN: &str = include_str!("../../../corpus/own.ptx");
 
 /// The architecture whose texts run on the GPU.
 const ARCHITECTURE: &str = "sm_90a";
+
+/// Behind the name of a text whose kernels have yield points.
+const WITH_POINTS: &str = " with yield points";
 
 /// What a launch has to know beside its arguments.
 #[derive(Clone, Copy, Debug)]
@@ -91,9 +95,18 @@ impl Corpus {
         format!("{}/{}", case.group, case.file)
     }
 
-    /// Names and texts.
-    pub fn texts(&self) -> impl Iterator<Item = (&str, Arc<str>)> {
-        self.texts.iter().map(|(name, text)| (&**name, text.0.clone()))
+    /// The same with yield points.
+    pub fn module_with_points(case: &Case) -> String {
+        Corpus::module(case) + WITH_POINTS
+    }
+
+    /// Gives a scheduler all texts, with yield points and without.
+    pub fn given_to(&self, builder: SchedulerBuilder) -> SchedulerBuilder {
+        self.texts.iter().fold(builder, |builder, (name, Text(text))| {
+            let with_points = Options::default().yields(true);
+            let builder = builder.ptx(&**name, text.clone());
+            builder.ptx_with(format!("{name}{WITH_POINTS}"), text.clone(), with_points)
+        })
     }
 
     pub fn text(&self, case: &Case) -> Result<Text> {

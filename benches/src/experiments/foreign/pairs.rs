@@ -130,22 +130,22 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// Through the scheduler, in this form of the batch.
+    /// Through the scheduler, the batch with yield points or without.
     pub fn by_scheduler(
         &mut self,
         pair: &Pair<'_>,
-        preemption: Preemption,
+        has_points: bool,
         samples: u32,
         arm: &mut Arm,
     ) -> Result<()> {
-        let (time, runs, _) = self.beside(pair, preemption, |_| {
+        let (time, runs, _) = self.beside(pair, has_points, |_| {
             thread::sleep(ALONE);
             Ok(())
         })?;
         arm.alone = (arm.alone.0 + time, arm.alone.1 + runs);
         let urgent = self.scheduler.stream(10);
         let mut times = Samples::default();
-        let (time, runs, yields) = self.beside(pair, preemption, |requests| {
+        let (time, runs, yields) = self.beside(pair, has_points, |requests| {
             for _ in 0..samples {
                 thread::sleep(random_time(&mut requests.random, GAP));
                 let call = answer(1, &mut requests.scheduled).grid(BLOCKS);
@@ -165,11 +165,14 @@ impl<'a> Requests<'a> {
     fn beside(
         &mut self,
         pair: &Pair<'_>,
-        preemption: Preemption,
+        has_points: bool,
         task: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<(Duration, u32, u32)> {
-        let calls: Vec<_> =
-            pair.steps.iter().map(|step| step.call.clone().preemption(preemption)).collect();
+        let call = |step: &&Subject| {
+            let with_points = step.yielding.as_ref().filter(|_| has_points);
+            with_points.unwrap_or(&step.call).clone().preemption(Preemption::Preemptible)
+        };
+        let calls: Vec<_> = pair.steps.iter().map(call).collect();
         let stream = self.scheduler.stream(0);
         let (ends, runs, yields) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
         let start = Instant::now();

@@ -34,7 +34,10 @@ struct Output {
 pub struct Subject {
     pub case: &'static Case,
     pub kernel: ForeignKernel,
+    with_points: ForeignKernel,
     pub call: Call<'static>,
+    /// With yield points, if the kernel has some and these arguments are as they need to be.
+    pub yielding: Option<Call<'static>>,
     pub footprint: Footprint,
     outputs: Vec<Output>,
     raw: Launch,
@@ -55,20 +58,28 @@ impl Subject {
         let text = corpus.text(case)?;
         let entry = text.entry(case)?;
         let kernel = scheduler.foreign(&Corpus::module(case), &entry)?;
+        let with_points = scheduler.foreign(&Corpus::module_with_points(case), &entry)?;
         let facts = corpus.facts(case)?;
         let stream = scheduler.stream(0);
         let blocks = case.grid.iter().product();
-        let (mut outputs, mut kept) = (Vec::new(), Vec::new());
-        // SAFETY: the arguments are those of the kernel, and its arrays as long as these numbers say: `compute-sanitizer` finds
-        // nothing in the original.
-        let mut call = unsafe { kernel.call() };
-        for (place, argument) in case.arguments.iter().enumerate() {
-            let mut given = Given { scheduler, stream: &stream, blocks, outputs: &mut outputs };
-            call = given.push(call, *argument, seed.wrapping_add(place as u32), &mut kept)?;
+        let mut outputs = Vec::new();
+        let mut all = Vec::new();
+        for (place, &argument) in case.arguments.iter().enumerate() {
+            let seed = seed.wrapping_add(place as u32);
+            all.push(passed(scheduler, argument, blocks, seed, &mut outputs)?);
         }
         let extents = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
-        let call = call.block(extents(facts.block)).dynamic_shared(facts.shared);
-        let call = call.grid(extents(case.grid));
+        let mut call = |kernel: ForeignKernel| {
+            // SAFETY: the arguments are those of the kernel, and its arrays as long as these numbers say: `compute-sanitizer`
+            // finds nothing in the original.
+            let call = unsafe { kernel.call() };
+            let call = all.iter_mut().fold(call, |call, passed| passed.push(call));
+            let call = call.block(extents(facts.block)).dynamic_shared(facts.shared);
+            call.grid(extents(case.grid))
+        };
+        let yielding = (with_points.yield_points() > 0).then(|| call(with_points));
+        let yielding = yielding.filter(|call| call.kernel().yields);
+        let call = call(kernel);
         scheduler.synchronize()?;
         let footprint = scheduler.footprint(&call)?;
         let module = Module::load_plain(&text.only(&entry)?)?;
@@ -76,8 +87,19 @@ impl Subject {
         original.allow_shared(facts.shared)?;
         let raw_stream = preempt_driver::Stream::new(Level::Lowest)?;
         let raw = Launch::plain(original, call.clone());
-        let mut subject =
-            Subject { case, kernel, call, footprint, outputs, raw, raw_stream, expected: vec![] };
+        let expected = Vec::new();
+        let mut subject = Subject {
+            case,
+            kernel,
+            with_points,
+            call,
+            yielding,
+            footprint,
+            outputs,
+            raw,
+            raw_stream,
+            expected,
+        };
         let digests = || {
             subject.reset(&stream)?;
             scheduler.synchronize()?;
@@ -108,9 +130,10 @@ impl Subject {
     pub fn scheduled(
         &self,
         stream: &Stream,
+        call: &Call<'static>,
         preemption: Preemption,
     ) -> Result<(Duration, LaunchReport)> {
-        let call = self.call.clone().preemption(preemption);
+        let call = call.clone().preemption(preemption);
         let start = Instant::now();
         let report = stream.launch(call)?.wait()?;
         let time = start.elapsed();
@@ -121,6 +144,11 @@ impl Subject {
             self.tasks()
         );
         Ok((time, report))
+    }
+
+    /// The yield points of launches with these arguments.
+    pub fn yield_points(&self) -> usize {
+        self.yielding.as_ref().map_or(0, |_| self.with_points.yield_points())
     }
 
     pub fn tasks(&self) -> u32 {
@@ -151,72 +179,85 @@ impl Subject {
     }
 }
 
-/// What becomes of an argument.
-struct Given<'a> {
-    scheduler: &'a Scheduler,
-    stream: &'a Stream,
-    blocks: u32,
-    outputs: &'a mut Vec<Output>,
+/// What is passed for an argument.
+enum Passed {
+    Words(Buffer<u32>),
+    Floats(Buffer<f32>),
+    Written(Buffer<u32>),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+    F64(f64),
 }
 
-impl Given<'_> {
-    fn push(
-        &mut self,
-        call: ForeignCall<'static>,
-        argument: Argument,
-        seed: u32,
-        kept: &mut Vec<Buffer<u32>>,
-    ) -> Result<ForeignCall<'static>> {
-        let grid = |words: u32, each: u32| words.div_ceil(each).max(1);
-        Ok(match argument {
-            Argument::Reads(Content::Floats, words) => {
-                let mut buffer = self.scheduler.zeroed::<f32>(words as usize)?;
-                let fill = fill_f32(seed, -1.0, 1.0, &mut buffer).grid(grid(words, BLOCK));
-                self.stream.launch(fill)?.wait()?;
-                call.read(&buffer)
-            }
-            Argument::Reads(Content::Halves, words) => {
-                let mut random = Random(u64::from(seed));
-                let mut half = || half_of(random.below(1 << 16) as u16);
-                let mut word = || u32::from(half()) | u32::from(half()) << 16;
-                let period: Vec<u32> = (0..PERIOD).map(|_| word()).collect();
-                let data: Vec<u32> = period.into_iter().cycle().take(words as usize).collect();
-                call.read(&self.scheduler.buffer(&data)?)
-            }
-            Argument::Reads(content, words) => {
-                let bound = if let Content::Below(bound) = content { bound } else { u32::MAX };
-                let mut buffer = self.scheduler.zeroed::<u32>(words as usize)?;
-                let fill = fill_u32(seed, bound, &mut buffer).grid(grid(words, BLOCK));
-                self.stream.launch(fill)?.wait()?;
-                call.read(&buffer)
-            }
-            Argument::Writes(words) | Argument::Adds(words) => {
-                let before = if let Argument::Adds(_) = argument { 0 } else { POISON };
-                let mut buffer = self.scheduler.zeroed::<u32>(words as usize)?;
-                let mut sum = self.scheduler.zeroed::<u64>(1)?;
-                let digest = digest_u32(&buffer, &mut sum).grid(grid(words, BLOCK * DIGESTED));
-                let reset = set_u32(before, &mut buffer).grid(grid(words, BLOCK));
-                self.outputs.push(Output { reset, digest, sum });
-                call.write(&mut buffer)
-            }
-            Argument::Scratch(each) => {
-                let words = self.blocks as usize * each as usize;
-                call.write(&mut self.scheduler.zeroed::<u32>(words)?)
-            }
-            Argument::Sizes(sizes) => {
-                let words = sizes.iter().flat_map(|&size| [size as u32, (size >> 32) as u32]);
-                let buffer = self.scheduler.buffer(&words.collect::<Vec<_>>())?;
-                let call = call.read(&buffer);
-                kept.push(buffer);
-                call
-            }
-            Argument::Null => call.value(0u64),
-            Argument::U32(value) => call.value(value),
-            Argument::U64(value) => call.value(value),
-            Argument::F32(value) => call.value(value),
-            Argument::F64(value) => call.value(value),
-        })
+impl Passed {
+    fn push(&mut self, call: ForeignCall<'static>) -> ForeignCall<'static> {
+        match self {
+            Passed::Words(buffer) => call.read(&*buffer),
+            Passed::Floats(buffer) => call.read(&*buffer),
+            Passed::Written(buffer) => call.write(buffer),
+            Passed::U32(value) => call.value(*value),
+            Passed::U64(value) => call.value(*value),
+            Passed::F32(value) => call.value(*value),
+            Passed::F64(value) => call.value(*value),
+        }
     }
+}
+
+/// Makes what is passed for an argument of a launch of this many blocks.
+fn passed(
+    scheduler: &Scheduler,
+    argument: Argument,
+    blocks: u32,
+    seed: u32,
+    outputs: &mut Vec<Output>,
+) -> Result<Passed> {
+    let stream = scheduler.stream(0);
+    let grid = |words: u32, each: u32| words.div_ceil(each).max(1);
+    Ok(match argument {
+        Argument::Reads(Content::Floats, words) => {
+            let mut buffer = scheduler.zeroed::<f32>(words as usize)?;
+            let fill = fill_f32(seed, -1.0, 1.0, &mut buffer).grid(grid(words, BLOCK));
+            stream.launch(fill)?.wait()?;
+            Passed::Floats(buffer)
+        }
+        Argument::Reads(Content::Halves, words) => {
+            let mut random = Random(u64::from(seed));
+            let mut half = || half_of(random.below(1 << 16) as u16);
+            let mut word = || u32::from(half()) | u32::from(half()) << 16;
+            let period: Vec<u32> = (0..PERIOD).map(|_| word()).collect();
+            let data: Vec<u32> = period.into_iter().cycle().take(words as usize).collect();
+            Passed::Words(scheduler.buffer(&data)?)
+        }
+        Argument::Reads(content, words) => {
+            let bound = if let Content::Below(bound) = content { bound } else { u32::MAX };
+            let mut buffer = scheduler.zeroed::<u32>(words as usize)?;
+            let fill = fill_u32(seed, bound, &mut buffer).grid(grid(words, BLOCK));
+            stream.launch(fill)?.wait()?;
+            Passed::Words(buffer)
+        }
+        Argument::Writes(words) | Argument::Adds(words) => {
+            let before = if let Argument::Adds(_) = argument { 0 } else { POISON };
+            let mut buffer = scheduler.zeroed::<u32>(words as usize)?;
+            let mut sum = scheduler.zeroed::<u64>(1)?;
+            let digest = digest_u32(&buffer, &mut sum).grid(grid(words, BLOCK * DIGESTED));
+            let reset = set_u32(before, &mut buffer).grid(grid(words, BLOCK));
+            outputs.push(Output { reset, digest, sum });
+            Passed::Written(buffer)
+        }
+        Argument::Scratch(each) => {
+            Passed::Written(scheduler.zeroed(blocks as usize * each as usize)?)
+        }
+        Argument::Sizes(sizes) => {
+            let words = sizes.iter().flat_map(|&size| [size as u32, (size >> 32) as u32]);
+            Passed::Words(scheduler.buffer(&words.collect::<Vec<_>>())?)
+        }
+        Argument::Null => Passed::U64(0),
+        Argument::U32(value) => Passed::U32(value),
+        Argument::U64(value) => Passed::U64(value),
+        Argument::F32(value) => Passed::F32(value),
+        Argument::F64(value) => Passed::F64(value),
+    })
 }
 
 /// A half-precision number from -1 up to 1, with these bits as its sign and mantissa.

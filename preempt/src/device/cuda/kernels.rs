@@ -198,7 +198,7 @@ impl Kernels {
             Loaded::foreign(&self.context, module, ptx, self.sm, panics)
         })?;
         let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
-        for kernel in module.kernels.iter().flat_map(|of| [&of.kernel, &of.plain]) {
+        for kernel in module.kernels.iter().flat_map(|of| of.forms()) {
             if let Some(entry) = loaded.entries.get(kernel.entry) {
                 foreign.entries.insert(std::ptr::from_ref(kernel).addr(), *entry);
             }

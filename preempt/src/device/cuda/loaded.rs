@@ -99,25 +99,25 @@ impl Loaded {
     ) -> Result<Loaded, Error> {
         let text = blanked(ptx);
         let functions = functions(&text);
-        let forms = |of: &&'static Foreign| [&of.kernel, &of.plain];
         let kernel = |of: &'static Kernel| {
             let &Kernel { name, entry: preemptible, plain, .. } = of;
             ptx::Kernel { name, preemptible, plain }
         };
-        let mut kernels: Vec<_> = module.kernels.iter().flat_map(forms).map(kernel).collect();
+        let mut kernels: Vec<_> =
+            module.kernels.iter().flat_map(|of| of.forms()).map(kernel).collect();
         // Both forms of an entry that was refused are the plain one.
         kernels.dedup();
         let threads = |entry: &str| {
-            let of = module.kernels.iter().find(|of| of.kernel.entry == entry)?;
-            of.block_threads()
+            let is_form = |of: &&&Foreign| of.forms().any(|form| form.entry == entry);
+            module.kernels.iter().find(is_form)?.block_threads()
         };
         let of_text = (module.name, ptx, &*text);
         let mut loaded =
             Self::compile(context, of_text, (&functions, &kernels), threads, (sm, panics))?;
         for of in &module.kernels {
-            let (entry, preemptible) =
-                (loaded.entries.get_mut(of.kernel.entry), of.preemptible.as_ref());
-            if let Some((entry, preemptible)) = entry.zip(preemptible) {
+            let yielding = of.yielding.as_ref().map(|of| &of.entry.entry);
+            for preemptible in of.preemptible.iter().chain(yielding) {
+                let Some(entry) = loaded.entries.get_mut(&*preemptible.name) else { continue };
                 // As the transformation has it: the text shows it of our own entries alone.
                 *entry = LoadedEntry {
                     cohort: CohortPlace::Last,

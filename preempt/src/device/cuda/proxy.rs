@@ -146,9 +146,9 @@ pub(super) const THREADS: u32 = 32;
 pub(super) const REGISTERS: u32 = 32;
 
 /// Time after which a proxy leaves by itself. Other code's calls of the driver that wait for the device may take so
-/// much longer. In return, a thousandth of the time is without a proxy: until the next one has its place, signals are stream
+/// much longer. In return, a four-hundredth of the time is without a proxy: until the next one has its place, signals are stream
 /// writes, for 10 µs (H200).
-pub(super) const LIFE: Duration = Duration::from_millis(10);
+pub(super) const LIFE: Duration = Duration::from_millis(4);
 
 /// The longest that a kernel waits for the proxy where signals have to go by it, and that its end is waited for. Other
 /// blocks may have its place; signals then take the other path.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use preempt_device::host::{Args, Call, Extents, IntoExtents, NoGrid, ReadArg, WriteArg};
 use preempt_device::kernel::{KernelArg, check};
-use preempt_ptx_text::{Verdict, read};
+use preempt_ptx_text::{Droppable, Options, ParameterUse, Verdict, read};
 
 use crate::error::{CodeError, Error};
 use crate::foreign::{Foreign, is_plain_alone};
@@ -17,7 +17,7 @@ use crate::{Stream, ptx};
 use preempt_device::host::Kernel;
 
 /// The texts of PTX that a builder was given.
-pub(in crate::scheduler) type Texts = Vec<(Arc<str>, Arc<str>)>;
+pub(in crate::scheduler) type Texts = Vec<(Arc<str>, Arc<str>, Options)>;
 
 /// The texts of PTX that a scheduler has.
 #[derive(Default)]
@@ -26,6 +26,7 @@ pub(in crate::scheduler) struct ForeignTexts(Vec<ForeignText>);
 struct ForeignText {
     name: Arc<str>,
     text: Arc<str>,
+    options: Options,
     /// The entries that the device has.
     loaded: Mutex<HashMap<&'static str, &'static Foreign>>,
 }
@@ -36,7 +37,7 @@ impl ForeignTexts {
     /// [`CodeError::SameName`]; [`CodeError::NotTransformed`] for text that is not understood.
     pub fn new(texts: Texts) -> Result<ForeignTexts, Error> {
         let mut all: Vec<ForeignText> = Vec::with_capacity(texts.len());
-        for (name, text) in texts {
+        for (name, text, options) in texts {
             if all.iter().any(|known| known.name == name) {
                 return Err(Error::Code(CodeError::SameName { module: name }));
             }
@@ -44,7 +45,7 @@ impl ForeignTexts {
                 let fault = Arc::new(fault.into());
                 return Err(Error::Code(CodeError::NotTransformed { module: name, fault }));
             }
-            all.push(ForeignText { name, text, loaded: Mutex::default() });
+            all.push(ForeignText { name, text, options, loaded: Mutex::default() });
         }
         Ok(ForeignTexts(all))
     }
@@ -69,8 +70,35 @@ impl SchedulerBuilder {
     /// `build` reads it, and fails with [`CodeError::SameName`] if two texts have one name, or with
     /// [`CodeError::NotTransformed`] if a text is not PTX as [`ptx::read`] knows it. Nothing is compiled before a kernel is
     /// asked for.
-    pub fn ptx(mut self, name: impl Into<Arc<str>>, text: impl Into<Arc<str>>) -> SchedulerBuilder {
-        self.texts.push((name.into(), text.into()));
+    pub fn ptx(self, name: impl Into<Arc<str>>, text: impl Into<Arc<str>>) -> SchedulerBuilder {
+        self.ptx_with(name, text, Options::default())
+    }
+
+    /// Gives the scheduler the PTX of a module as [`ptx`](SchedulerBuilder::ptx) does, and says what its kernels get besides:
+    /// yield points.
+    ///
+    /// With them an urgent launch need not wait for the ends of long block-tasks: they are dropped, and run again from their start
+    /// later. A kernel has them where the text shows that this gives the same results
+    /// ([`droppable`](ForeignKernel::droppable)), and a launch uses them where its arguments are as they need to be
+    /// ([`parameter_uses`](ForeignKernel::parameter_uses)).
+    ///
+    /// They cost registers, some time of each round of a loop, and the time in which the driver compiles a third entry.
+    ///
+    /// ```
+    /// use preempt::{Scheduler, ptx};
+    ///
+    /// let text = ".version 8.0 .target sm_90 .address_size 64 .visible .entry nothing() { ret; }";
+    /// let options = ptx::Options::default().yields(true);
+    /// let scheduler = Scheduler::builder().ptx_with("long", text, options).build()?;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn ptx_with(
+        mut self,
+        name: impl Into<Arc<str>>,
+        text: impl Into<Arc<str>>,
+        options: Options,
+    ) -> SchedulerBuilder {
+        self.texts.push((name.into(), text.into(), options));
         self
     }
 }
@@ -116,7 +144,7 @@ impl Scheduler {
         if let Some(foreign) = known(&lock(&of.loaded)) {
             return Ok(ForeignKernel::of(foreign));
         }
-        let ready = Foreign::prepare(&of.name, &of.text, entry)?;
+        let ready = Foreign::prepare(&of.name, &of.text, entry, of.options)?;
         let foreign = self.shared().while_idle(|backend| {
             let mut loaded = lock(&of.loaded);
             // Unless another thread was faster.
@@ -134,8 +162,8 @@ impl Scheduler {
 /// A kernel that another compiler made, from [`Scheduler::foreign`]. It is launched as kernels in Rust are, on the same
 /// streams, under the same policies and in programs.
 ///
-/// It has two forms, as they have. It is preempted between its block-tasks, because it has no yield points: an urgent launch waits
-/// for the block-tasks that run.
+/// It has two forms, as they have. It is preempted between its block-tasks, and an urgent launch waits for those that run; unless it
+/// has [yield points](SchedulerBuilder::ptx_with), at which they are dropped.
 #[derive(Clone, Copy)]
 pub struct ForeignKernel {
     foreign: &'static Foreign,
@@ -155,6 +183,24 @@ impl ForeignKernel {
     /// Whether it has a preemptible form, and why or why not.
     pub fn verdict(&self) -> &'static Verdict {
         &self.foreign.verdict
+    }
+
+    /// Whether its block-tasks may be dropped at yield points, and why or why not; `None` if the verdict refuses it, or the
+    /// builder was not [asked](SchedulerBuilder::ptx_with) for yield points.
+    pub fn droppable(&self) -> Option<&'static Droppable> {
+        self.foreign.droppable.as_ref()
+    }
+
+    /// The number of its yield points; 0 if there are none.
+    pub fn yield_points(&self) -> usize {
+        self.foreign.yielding.as_ref().map_or(0, |of| of.entry.points)
+    }
+
+    /// What a call passes for parameters so that it is launched with yield points, by the position of the parameter. With
+    /// others, such as addresses by [`value`](ForeignCall::value), it yields between its block-tasks alone. What is not
+    /// listed may be anything.
+    pub fn parameter_uses(&self) -> &'static [(usize, ParameterUse)] {
+        self.foreign.yielding.as_ref().map_or(&[], |of| &of.entry.uses)
     }
 
     /// Whether it has a preemptible form: it was accepted, and is not restricted to the [plain](ForeignKernel::plain) one.
@@ -190,10 +236,13 @@ impl ForeignKernel {
     /// - the kernel accesses no memory but that of its arguments and its module, none beyond their ends, and writes none that is
     ///   passed to [`read`](ForeignCall::read);
     /// - its block-tasks do not wait for each other, unless it runs in the plain form and its blocks may;
-    /// - it does not rely on what earlier blocks left in shared memory or registers.
+    /// - it does not rely on what earlier blocks left in shared memory or registers;
+    /// - with [yield points](SchedulerBuilder::ptx_with), an address that it makes of a parameter is within the memory that is
+    ///   passed there, and numbers that are passed by [`value`](ForeignCall::value) are no addresses in disguise.
     pub unsafe fn call<'a>(&self) -> ForeignCall<'a> {
         let (args, block) = (Args::default(), None);
-        ForeignCall { kernel: self.kernel, args, block, borrows: std::marker::PhantomData }
+        let (foreign, kernel) = (self.foreign, self.kernel);
+        ForeignCall { foreign, kernel, args, block, borrows: std::marker::PhantomData }
     }
 }
 
@@ -203,6 +252,7 @@ impl fmt::Debug for ForeignKernel {
             .field("name", &self.name())
             .field("verdict", &self.foreign.verdict)
             .field("is_preemptible", &self.is_preemptible())
+            .field("yield_points", &self.yield_points())
             .finish()
     }
 }
@@ -214,6 +264,7 @@ impl fmt::Debug for ForeignKernel {
 #[derive(Clone)]
 #[must_use = "a call does nothing until a stream launches it"]
 pub struct ForeignCall<'a> {
+    foreign: &'static Foreign,
     kernel: &'static Kernel,
     args: Args,
     block: Option<Extents>,
@@ -268,7 +319,8 @@ impl<'a> ForeignCall<'a> {
     }
 
     fn without_grid(self) -> Call<'a, NoGrid> {
-        let ForeignCall { kernel, args, block, .. } = self;
+        let ForeignCall { foreign, kernel, args, block, .. } = self;
+        let kernel = foreign.launched(kernel, &args);
         // SAFETY: a launch checks the values against the entry's parameters; the rest is the promise of `call`.
         let call = unsafe { Call::new(kernel, args) };
         match block {

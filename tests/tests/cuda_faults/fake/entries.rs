@@ -163,9 +163,10 @@ impl Entry {
             _ => {}
         }
         if let Some(foreign) = name.strip_prefix("foreign_") {
-            let preemptible = foreign.strip_suffix("__preemptible");
+            let preemptible =
+                foreign.strip_suffix("__preemptible").or(foreign.strip_suffix("__yielding"));
             let kernel = match preemptible.unwrap_or(foreign) {
-                "late_1d" => "paced_1d",
+                "late_1d" | "long_1d" => "paced_1d",
                 kernel => kernel,
             };
             let kernel = FakeKernel::new(kernel, |at, _| word(at))?;

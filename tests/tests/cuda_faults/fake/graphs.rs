@@ -82,7 +82,9 @@ impl Work {
         };
         // The first one of a preemptible entry, or the last one of that of another compiler.
         let cohort = match is_foreign {
-            true => name.ends_with("__preemptible").then_some(count),
+            true => {
+                (name.ends_with("__preemptible") || name.ends_with("__yielding")).then_some(count)
+            }
             false => plain.is_none().then_some(0),
         };
         let parameter = |at: usize| {
