@@ -62,12 +62,14 @@
 //! | [`prelude`] | the names that most applications use |
 //! | [`preempt_device`] | what kernels are written with; a crate of kernels depends on it alone |
 //! | [`preempt-build`](https://docs.rs/preempt-build) | for build scripts: compiles a kernels crate to PTX |
-//! | [`migration`] | for applications on rust-cuda |
+//! | [`migration`] | for applications on rust-cuda, and on cudarc |
+//! | [`raw`] | for applications with CUDA contexts, streams and memory of their own, from whatever library |
 //!
 //! | feature | |
 //! | --- | --- |
 //! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments of kernels |
 //! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
+//! | `cudarc` | `preempt::cudarc`, the same for applications on `cudarc` 0.19 |
 //! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends |
 //! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
 //! | `cuda-std`, of `preempt-device` | kernels that rust-cuda's own code generator compiles; the stock compiler does without |
@@ -93,6 +95,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod coschedule;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 #[cfg(feature = "cust")]
 pub mod cust;
 mod device;
@@ -106,6 +110,7 @@ pub mod policy;
 pub mod predict;
 pub mod prelude;
 pub mod ptx;
+pub mod raw;
 pub mod recording;
 mod scheduler;
 pub mod sim;

@@ -49,7 +49,10 @@ pub(crate) enum DeviceCode {
     /// To be loaded.
     Embedded(Module),
     /// Loaded by the application.
-    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` loads some"))]
+    #[cfg_attr(
+        not(any(feature = "cust", feature = "cudarc")),
+        allow(dead_code, reason = "applications on these load some")
+    )]
     Loaded(LoadedModule),
 }
 

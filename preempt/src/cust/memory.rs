@@ -1,16 +1,15 @@
 //! `cust`'s memory in launches and buffers.
 
-use std::fmt;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use cust::memory::{DeviceBuffer, DeviceCopy, DevicePointer, DeviceSlice};
-use preempt_device::host::{BufferArg, ReadArg, WriteArg};
 use preempt_device::kernel::KernelArg;
 
-use crate::error::{ArgumentError, Error};
-use crate::scheduler::Buffer;
-use crate::scheduler::{Scheduler, Stream};
+#[cfg(doc)]
+use crate::error::ArgumentError;
+use crate::error::Error;
+use crate::raw::Lent;
+use crate::scheduler::{Buffer, Scheduler, Stream};
 
 /// Lends a buffer to the launches of a [`scope`](Scheduler::scope).
 ///
@@ -38,70 +37,27 @@ pub fn lend<T: DeviceCopy>(buffer: &mut DeviceBuffer<T>) -> Lent<'_, T> {
     unsafe { Lent::slice(*buffer.as_slice()) }
 }
 
-/// Memory on the device that is lent for `'a`; made by [`lend`].
-///
-/// Order goes by range, as for [buffers](Buffer#ranges): launches that write disjoint parts of one allocation can run at
-/// the same time. Parts that overlap are known as such if one call of `cuMemAlloc` gave them.
-pub struct Lent<'a, T> {
-    address: u64,
-    len: usize,
-    borrows: PhantomData<&'a mut [T]>,
-}
-
-impl<'a, T: DeviceCopy> Lent<'a, T> {
-    /// A part of a buffer, such as `buffer.index(10..20)`.
+impl<T: DeviceCopy> Lent<'_, T> {
+    /// A part of a buffer of `cust`'s (feature `cust`), such as `buffer.index(10..20)`.
     ///
     /// # Safety
     ///
-    /// During `'a` the memory is not freed, and every use outside the scheduler is ordered with the
-    /// launches. It is not that of a [`Buffer`], which is passed as itself.
-    pub unsafe fn slice(slice: DeviceSlice<T>) -> Lent<'a, T> {
-        let (address, len) = (slice.as_device_ptr().as_raw(), slice.len());
-        Lent { address, len, borrows: PhantomData }
+    /// As for [`Lent::new`].
+    pub unsafe fn slice(slice: DeviceSlice<T>) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Lent::new(slice.as_device_ptr().as_raw(), slice.len()) }
     }
 
-    /// The `len` elements at a pointer.
+    /// The `len` elements at a pointer of `cust`'s (feature `cust`).
     ///
     /// # Safety
     ///
-    /// As [`slice`](Lent::slice), of `len` elements at `pointer`.
-    pub unsafe fn pointer(pointer: DevicePointer<T>, len: usize) -> Lent<'a, T> {
-        Lent { address: pointer.as_raw(), len, borrows: PhantomData }
-    }
-
-    fn argument(&self) -> BufferArg {
-        let bytes = self.len.saturating_mul(size_of::<T>());
-        BufferArg { address: self.address, len: self.len, bytes, owner: None }
+    /// As for [`Lent::new`].
+    pub unsafe fn pointer(pointer: DevicePointer<T>, len: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Lent::new(pointer.as_raw(), len) }
     }
 }
-
-// SAFETY: the memory is there during `'a`.
-unsafe impl<'a, T: KernelArg + DeviceCopy> ReadArg<'a, T> for &Lent<'a, T> {
-    fn read_arg(self) -> BufferArg {
-        self.argument()
-    }
-}
-
-// SAFETY: as above.
-unsafe impl<'a, T: KernelArg + DeviceCopy> WriteArg<'a, T> for &mut Lent<'a, T> {
-    fn write_arg(self) -> BufferArg {
-        self.argument()
-    }
-}
-
-// SAFETY: an address; elements are plain data, and are touched by launches alone.
-unsafe impl<T: DeviceCopy + Send> Send for Lent<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: DeviceCopy + Sync> Sync for Lent<'_, T> {}
-
-impl<T> fmt::Debug for Lent<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent<{}>[{}]", std::any::type_name::<T>(), self.len)
-    }
-}
-
-/// The name of adoptions in errors.
-const ADOPTION: &str = "`adopt`";
 
 impl Scheduler {
     /// Takes over a buffer of `cust`'s without copying (feature `cust`). [`Stream::to_cust`] gives it back.
@@ -122,22 +78,8 @@ impl Scheduler {
     ) -> Result<Buffer<T>, Error> {
         // Dropping it would wait for the device.
         let buffer = ManuallyDrop::new(buffer);
-        let (address, len) = (buffer.as_device_ptr().as_raw(), buffer.len());
-        let bytes = len * size_of::<T>();
-        let device = &self.device().inner;
-        if bytes > 0 && device.allocation(address, bytes)? != Some(address) {
-            return Err(Error::Argument(ArgumentError::NotAllocated {
-                name: ADOPTION,
-                address,
-                bytes,
-            }));
-        }
-        device.await_unseen()?;
-        if let Some(foreign) = device.backend.memory().foreign() {
-            foreign.take_back(address);
-        }
-        // SAFETY: this context's, and the buffer's alone since it was handed over.
-        Ok(unsafe { Buffer::from_parts(self.device(), address, len) })
+        // SAFETY: the buffer was handed over, and has nothing in streams that the application has not ordered.
+        unsafe { self.adopt_raw(buffer.as_device_ptr().as_raw(), buffer.len()) }
     }
 
     /// Frees a buffer in stream order (feature `cust`). Its own `Drop` waits until nothing runs on the
@@ -164,17 +106,11 @@ impl Stream {
         &self,
         buffer: Buffer<T>,
     ) -> Result<DeviceBuffer<T>, Error> {
-        self.after_all_uses(&buffer)?.wait()?;
         let len = buffer.len();
-        let pointer = match len * size_of::<T>() {
+        let pointer = match self.to_raw(buffer)? {
             // An empty buffer has an address that `cust` must not free.
             0 => DevicePointer::null(),
-            _ => {
-                if let Some(foreign) = self.shared().device.inner.backend.memory().foreign() {
-                    foreign.give_away(buffer.address());
-                }
-                DevicePointer::from_raw(buffer.into_address())
-            }
+            address => DevicePointer::from_raw(address),
         };
         // SAFETY: memory of this many elements, which only the result uses and frees.
         Ok(unsafe { DeviceBuffer::from_raw_parts(pointer, len) })

@@ -71,21 +71,19 @@
 //! [`DevicePointer`]: cust::memory::DevicePointer
 
 use std::fmt::Write;
-use std::sync::Arc;
 
-use cust::context::legacy::CurrentContext;
-use cust::context::{Context, CurrentContext as Current};
-use cust::error::{CudaError, CudaResult};
+use cust::context::Context;
+use cust::error::CudaError;
 
 use crate::device::Device;
 use crate::error::{DeviceError, Error};
 
-mod helper;
 mod memory;
 mod modules;
 mod order;
 
-pub use memory::{Lent, lend};
+pub use crate::raw::Lent;
+pub use memory::lend;
 
 impl Device {
     /// The GPU of an application on [`cust`], in that application's context (feature `cust`): the same
@@ -97,34 +95,9 @@ impl Device {
     ///
     /// As for [`Device::cuda`].
     pub fn from_cust(context: &Context) -> Result<Device, Error> {
-        let (ordinal, context) =
-            retain(context).map_err(|error| failed("looking for the context's device", error))?;
-        let device = Device::cuda(ordinal)?;
-        // Any context of the device will do, because there is one primary context.
-        let _ = device.inner.cust.set(context);
-        Ok(device)
+        // SAFETY: the context is borrowed.
+        unsafe { Device::from_raw(context.as_raw().cast()) }
     }
-
-    /// The context that the application gave to `from_cust`.
-    fn cust_context(&self) -> Result<&Arc<Context>, Error> {
-        self.inner.cust.get().ok_or(Error::Device(DeviceError::NoCustContext))
-    }
-}
-
-/// The number of the context's device, as the driver counts, and the context once more.
-fn retain(context: &Context) -> CudaResult<(u32, Arc<Context>)> {
-    let before = CurrentContext::get_current()?;
-    // Another one makes itself current, too.
-    let context = Arc::new(context.clone());
-    let device = Current::get_device().map(|device| device.as_raw());
-    CurrentContext::set_current(&before)?;
-    let device = device?;
-    for ordinal in 0..cust::device::Device::num_devices()? {
-        if cust::device::Device::get_device(ordinal)?.as_raw() == device {
-            return Ok((ordinal, context));
-        }
-    }
-    Err(CudaError::InvalidDevice)
 }
 
 /// The error of a `cust` call that failed.

@@ -3,30 +3,24 @@
 use std::sync::Arc;
 
 use cust::error::CudaResult;
-use cust::event::Event;
+use cust::event::{Event, EventStatus};
 
-use super::failed;
-use super::helper::{Helper, Task};
+use super::words;
 use crate::error::Error;
-use crate::scheduler::{ExternalOperation, Handle, Stream};
+use crate::scheduler::{Handle, Stream};
 
 impl Stream {
     /// Makes later submissions to this stream wait for what is in a stream of `cust`'s now (feature `cust`). This call
     /// does not wait.
     ///
-    /// Call it with the context current, as for any use of `cust`.
-    ///
     /// # Errors
     ///
-    /// [`DeviceError::NoCustContext`](crate::error::DeviceError::NoCustContext),
-    /// [`DeviceError::Driver`](crate::error::DeviceError::Driver) if `cust` refuses, or
+    /// [`DeviceError::NoContext`](crate::error::DeviceError::NoContext),
+    /// [`DeviceError::Driver`](crate::error::DeviceError::Driver) if the driver refuses, or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn wait_for_cust(&self, stream: &cust::stream::Stream) -> Result<Handle<()>, Error> {
-        let helper = self.helper()?.tasks();
-        let external = ExternalOperation::new(|_| ());
-        let over = helper.over(external.clone(), Ok(()));
-        stream.add_callback(Box::new(over)).map_err(|error| failed("add_callback", error))?;
-        self.submit_external("a wait for a cust stream", external)
+        // SAFETY: the stream is borrowed.
+        unsafe { self.wait_for_raw(stream.as_inner().cast()) }
     }
 
     /// Makes later submissions to this stream wait for an event of `cust`'s (feature `cust`). An event that was not
@@ -37,13 +31,13 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoCustContext`](crate::error::DeviceError::NoCustContext) or
+    /// [`DeviceError::NoContext`](crate::error::DeviceError::NoContext) or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped).
     pub fn wait_for_event(&self, event: Arc<Event>) -> Result<Handle<()>, Error> {
-        let helper = self.helper()?.tasks();
-        let external =
-            ExternalOperation::new(move |external| helper.send(Task::Await { event, external }));
-        self.submit_external("a wait for a cust event", external)
+        self.await_until(Box::new(move || match event.query() {
+            Ok(status) => Ok(status == EventStatus::Ready),
+            Err(error) => Err(words(error)),
+        }))
     }
 
     /// Runs work of `cust`'s in the order of this stream (feature `cust`). `work` is called when everything before is
@@ -72,7 +66,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoCustContext`](crate::error::DeviceError::NoCustContext) or
+    /// [`DeviceError::NoContext`](crate::error::DeviceError::NoContext) or
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped). The handle gives
     /// [`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) with what `work` returned, or with its
     /// panic.
@@ -81,17 +75,9 @@ impl Stream {
         stream: &Arc<cust::stream::Stream>,
         work: impl FnOnce(&cust::stream::Stream) -> CudaResult<()> + Send + 'static,
     ) -> Result<Handle<()>, Error> {
-        let (helper, stream) = (self.helper()?.tasks(), stream.clone());
-        let work = Box::new(work);
-        let external = ExternalOperation::new(move |external| {
-            helper.send(Task::Run { stream, work, external })
-        });
-        self.submit_external("work of cust", external)
-    }
-
-    fn helper(&self) -> Result<&Helper, Error> {
-        let shared = self.shared();
-        let context = shared.device.cust_context()?;
-        shared.helper(|shared| Helper::start(context.clone(), shared))
+        let (raw, own) = (stream.as_inner().cast(), stream.clone());
+        let work = move || work(&own).map_err(words);
+        // SAFETY: the clone keeps the stream.
+        unsafe { self.run_foreign((raw, Box::new(stream.clone())), "work of cust", Box::new(work)) }
     }
 }

@@ -188,6 +188,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Waits until something may have happened since the mark, or for `timeout`. Even a timeout of zero includes one
     /// look for faults that the device does not announce.
     fn wait(&self, since: Mark, timeout: Duration);
+
+    /// Streams of other libraries, on a device that has such streams.
+    fn streams(&self) -> Result<&dyn ForeignStreams, Error> {
+        Err(Error::Device(DeviceError::NoContext))
+    }
 }
 
 /// A gate in a queue, told from those before it there by its ticket.
@@ -291,12 +296,49 @@ pub(crate) trait ForeignMemory {
     fn await_unseen(&self) -> Result<(), Error>;
 
     /// Hands the memory that `allocate` gave at this address over to another library.
-    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
     fn give_away(&self, address: u64);
 
     /// Takes back memory that was [given](ForeignMemory::give_away) to another library.
-    #[cfg_attr(not(feature = "cust"), allow(dead_code, reason = "`cust` is given some"))]
     fn take_back(&self, address: u64);
+}
+
+/// Streams and events that other libraries have made in the device's context. They are handles of its driver.
+pub(crate) trait ForeignStreams {
+    /// An error unless this is the device's context.
+    fn check_context(&self, context: *mut c_void) -> Result<(), Error>;
+
+    /// Runs `call` with the device's context current on this thread.
+    fn enter(&self, call: &mut dyn FnMut()) -> Result<(), Error>;
+
+    /// Has a thread of the driver call `then` when what is in the stream now is done; never, if the context is lost
+    /// before. `then` calls nothing of the driver, and is brief. Waits for nothing.
+    ///
+    /// # Safety
+    ///
+    /// The stream is not destroyed.
+    unsafe fn call_after(
+        &self,
+        stream: *mut c_void,
+        then: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), Error>;
+
+    /// Whether an event has happened, or was never recorded.
+    ///
+    /// # Safety
+    ///
+    /// The event is not destroyed.
+    unsafe fn has_happened(&self, event: *mut c_void) -> Result<bool, Error>;
+
+    /// Calls `put` with an empty stream of the device's, into which it puts waits for events of other libraries, and waits
+    /// until these have happened. The context is current in `put`.
+    #[cfg_attr(
+        not(feature = "cudarc"),
+        allow(dead_code, reason = "cudarc's slices have events that only streams can wait for")
+    )]
+    fn await_events(
+        &self,
+        put: &mut dyn FnMut(*mut c_void) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 }
 
 /// What a kind of device can do; it never changes.

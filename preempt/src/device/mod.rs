@@ -97,6 +97,7 @@
 //! the device may still use.
 
 use std::any::Any;
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, Weak};
@@ -123,7 +124,8 @@ mod rows;
 
 pub(crate) use allocation::{Allocations, Patience, Sleep};
 pub(crate) use backend::{
-    Backend, Contents, Copy, CopyKind, Gate, KernelLaunch, Occupancy, OpaqueWork, OwnedCopy, Owner,
+    Backend, Contents, Copy, CopyKind, ForeignStreams, Gate, KernelLaunch, Occupancy, OpaqueWork,
+    OwnedCopy, Owner,
 };
 use backend::{
     Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place,
@@ -165,9 +167,6 @@ pub(crate) struct DeviceInner {
     taken: AtomicBool,
     /// The device's last scheduler; the layer above knows its type.
     pub scheduler: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
-    /// The application's context, if it uses `cust`.
-    #[cfg(feature = "cust")]
-    pub cust: std::sync::OnceLock<Arc<cust::context::Context>>,
 }
 
 /// The properties of a device.
@@ -324,6 +323,16 @@ impl Device {
         cuda::open(ordinal)
     }
 
+    /// The GPU whose primary context this is.
+    ///
+    /// # Safety
+    ///
+    /// It is a `CUcontext` of this process that is not destroyed.
+    pub(crate) unsafe fn of_context(context: *mut c_void) -> Result<Device, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { cuda::open_context(context) }
+    }
+
     /// The number of NVIDIA GPUs that [`Device::cuda`] can open, 0 without a driver.
     ///
     /// The driver is asked. No device is set up, and kernels that run are not waited for.
@@ -415,8 +424,6 @@ impl Device {
                 id,
                 taken,
                 scheduler: Mutex::new(None),
-                #[cfg(feature = "cust")]
-                cust: std::sync::OnceLock::new(),
             }),
         }
     }

@@ -56,12 +56,21 @@ pub enum DeviceError {
         /// What is missing.
         reason: Arc<str>,
     },
-    /// An object of `cust` for a device that was not made of its context.
+    /// A CUDA stream or event for a device that has no CUDA context.
     #[error(
-        "the scheduler's device does not know the application's `cust` context; make the device by \
-         `Device::from_cust(&context)`"
+        "the scheduler's device is no GPU, and CUDA streams and events cannot be ordered with its launches; make \
+         the device by `Device::cuda`, `Device::from_raw`, `Device::from_cust` or `Device::from_cudarc`"
     )]
-    NoCustContext,
+    NoContext,
+    /// A CUDA context that is not the one that the device lives in, or something that belongs to such a context.
+    #[error(
+        "the context is not the primary one of GPU {ordinal}, in which the device lives; make streams, events and memory \
+         there: in a context of the CUDA runtime, `cuDevicePrimaryCtxRetain`, `CudaContext::new` or `cust::quick_init`"
+    )]
+    OtherContext {
+        /// The device's number, as CUDA counts GPUs.
+        ordinal: u32,
+    },
     /// The driver refused a call.
     #[error("the NVIDIA driver refused {message}")]
     Driver {

@@ -78,10 +78,8 @@ pub use api::stream::Stream;
 pub use api::verify::{Difference, Verification};
 pub use observed::stats;
 use observed::stats::Stats;
-#[cfg(feature = "cust")]
 pub(crate) use runtime::external::ExternalOperation;
 pub use runtime::opaque::Opaque;
-#[cfg(feature = "cust")]
 pub(crate) use runtime::shared::Helper;
 pub(crate) use runtime::shared::Shared;
 use runtime::shared::{Closer, Settings};

@@ -32,6 +32,7 @@ mod fake;
 mod foreign;
 mod panics;
 mod peers;
+mod raw;
 mod signal_paths;
 mod workloads;
 
@@ -212,6 +213,7 @@ fn run(case: &Case) -> Found {
             "contract" => conformance::check(&device, &workloads::CONTRACT),
             "fills" => workloads::fills(&device, &mut found),
             "foreign" => foreign::run(&device, &mut found),
+            "raw" => raw::run(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             peers if peers.ends_with("peers") => peers::run(peers, &device, &mut found),
@@ -575,6 +577,32 @@ fn fills_wait_for_no_kernel() {
 fn kernels_of_other_compilers_are_launched() {
     let outcomes = start(FAKE, &[Case::clean("foreign")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// An application's context, streams, events and memory, by their handles.
+#[test]
+fn streams_and_memory_of_the_application_are_taken_by_their_handles() {
+    let outcomes = start(FAKE, &[Case::clean("raw")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+    // The first wait, the end of the work, and the look at an event; each with one error.
+    let fails = |function: &str, nth| Case {
+        workload: "raw".into(),
+        function: function.into(),
+        nth,
+        code: INVALID_VALUE,
+    };
+    let cases = [
+        fails("cuStreamIsCapturing", 1),
+        fails("cuStreamIsCapturing", 2),
+        fails("cuLaunchHostFunc", 1),
+        fails("cuLaunchHostFunc", 2),
+        fails("cuCtxGetDevice", 1),
+    ];
+    let outcomes = start(FAKE, &cases);
+    let ends = |outcome: &Outcome| {
+        outcome.is_over && outcome.wrong.is_empty() && (outcome.failures, outcome.errors) == (1, 1)
+    };
+    assert!(outcomes.len() == cases.len() && outcomes.iter().all(ends), "{outcomes:#?}");
 }
 
 /// Kernels of a preemptible program that are queued behind others cost one call of the driver together.

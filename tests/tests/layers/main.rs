@@ -75,7 +75,8 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["scheduler"],
         // Uses buffers, like an application.
         &["device::conformance"],
-        &["tune", "cust", "migration"],
+        &["raw"],
+        &["tune", "cudarc", "cust", "migration"],
         &["crate"],
         &["prelude"],
     ],

@@ -14,9 +14,9 @@ use super::proxy::{PATIENCE, START};
 use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
-    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, Footprint, ForeignMemory, Gate,
-    KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, SignalPath,
-    Step, spares_a_place,
+    Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, Footprint, ForeignMemory,
+    ForeignStreams, Gate, KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place,
+    ProgramLaunch, SignalPath, Step, spares_a_place,
 };
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::foreign::ForeignModule;
@@ -266,6 +266,10 @@ impl Backend for CudaDevice {
             is_lost() || self.copies.has_news() || self.opaque.has_news()
         };
         self.shared.watch.wait(since, timeout, has_news, || self.check_for_faults());
+    }
+
+    fn streams(&self) -> Result<&dyn ForeignStreams, Error> {
+        Ok(&self.interop)
     }
 }
 

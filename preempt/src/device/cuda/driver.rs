@@ -4,11 +4,12 @@
 //! function is an error here, where `cudarc` panics. And codes are numbers, because a driver newer than `cudarc` may
 //! return codes that an `enum` must not hold.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use libloading::Library;
 
 #[cfg(feature = "fault-injection")]
 use super::faults;
@@ -35,6 +36,9 @@ pub(super) const NOT_READY: Code = 600;
 
 /// The name of the driver library.
 const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+
+/// Its name for linking, by which some systems have it alone; in a toolkit, it is a stub.
+const LINKED: &str = "libcuda.so";
 
 /// Version of CUDA: the oldest driver that has all functions is of 12.0.
 const OLDEST: i32 = 12_000;
@@ -89,12 +93,15 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
     cuCtxGetCurrent(*mut RawContext);
     cuCtxSetCurrent(RawContext);
+    cuCtxGetDevice(*mut sys::CUdevice);
     cuCtxGetLimit(*mut usize, sys::CUlimit);
     cuCtxSetLimit(sys::CUlimit, usize);
     cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
     cuStreamCreateWithPriority(*mut RawStream, c_uint, c_int);
     cuStreamDestroy_v2(RawStream);
     cuStreamQuery(RawStream);
+    cuStreamIsCapturing(RawStream, *mut sys::CUstreamCaptureStatus);
+    cuLaunchHostFunc(RawStream, sys::CUhostFn, *mut c_void);
     cuStreamWriteValue64_v2(RawStream, Address, u64, c_uint);
     cuEventCreate(*mut RawEvent, c_uint);
     cuEventRecord(RawEvent, RawStream);
@@ -185,19 +192,23 @@ fn library() -> Result<Find, Error> {
     if let Some(find) = faults::installed() {
         return Ok(find);
     }
-    // First of all, since `cudarc` panics where the library is absent.
-    // SAFETY: loading the driver runs its initialisers, as it does in every program that is linked
-    // with it.
-    if !unsafe { sys::is_culib_present() } {
+    if loaded().is_none() {
         return Err(Error::Device(DeviceError::NoDriver { library: LIBRARY }));
     }
     Ok(|name| {
-        let name = CString::new(name).ok()?;
-        // SAFETY: the library is there, and stays; any function is a pointer.
-        unsafe { sys::culib().get::<*const c_void>(name.as_bytes_with_nul()) }
-            .ok()
-            .map(|found| *found)
+        // SAFETY: any function is a pointer.
+        let found = unsafe { loaded()?.get::<*const c_void>(name) };
+        found.ok().map(|found| *found)
     })
+}
+
+/// The driver library, if it is there. It stays loaded. Not `cudarc`'s: another crate of the program may have `cudarc` link
+/// with it instead of loading it, and `cudarc` panics where it is absent.
+fn loaded() -> Option<&'static Library> {
+    static LOADED: OnceLock<Option<Library>> = OnceLock::new();
+    // SAFETY: loading the driver runs its initialisers, as it does in every program that is linked with it.
+    let load = |name| unsafe { Library::new(name) }.ok();
+    LOADED.get_or_init(|| load(LIBRARY).or_else(|| load(LINKED))).as_ref()
 }
 
 impl Driver {

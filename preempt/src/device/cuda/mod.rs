@@ -10,6 +10,7 @@
 //! | `memory` | pinned memory, and the pool that buffers come from |
 //! | `host_pool` | pinned memory of the application |
 //! | `foreign` | memory that other libraries have allocated |
+//! | `interop` | streams, events and contexts of other libraries |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
 //! | `save_areas` | memory for block-tasks that blocks leave at checkpoints |
@@ -33,6 +34,7 @@
 //! `README.md` beside this file says which stream carries what, the order of locks, and what may never be called while
 //! kernels run.
 
+use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -57,6 +59,7 @@ mod foreign;
 mod gates;
 mod graphs;
 mod host_pool;
+mod interop;
 mod kernels;
 mod launch;
 mod loaded;
@@ -86,6 +89,7 @@ use foreign::Foreign;
 use gates::Gates;
 use graphs::UnusedGraphs;
 use host_pool::HostPool;
+use interop::Interop;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
@@ -133,6 +137,18 @@ pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
     Ok(device)
 }
 
+/// The device of the GPU whose primary context this is.
+///
+/// # Safety
+///
+/// It is a context of this process that is not destroyed.
+pub(super) unsafe fn open_context(context: *mut c_void) -> Result<Device, Error> {
+    // SAFETY: the caller's promise.
+    let device = open(unsafe { interop::ordinal_of(context.cast()) }?)?;
+    device.inner.backend.streams()?.check_context(context)?;
+    Ok(device)
+}
+
 /// The number of GPUs that the driver shows.
 pub(super) fn count() -> Result<u32, Error> {
     match Driver::get() {
@@ -155,6 +171,7 @@ pub(super) struct CudaDevice {
     pool: Arc<Pool>,
     host: Arc<HostPool>,
     foreign: Foreign,
+    interop: Interop,
     peers: Peers,
     proxy: Proxy,
     gates: Gates,
@@ -231,6 +248,7 @@ impl CudaDevice {
                 (properties.shared_per_block, properties.shared_per_sm),
             )?,
             foreign: Foreign::new(&context, pool.raw()),
+            interop: Interop::new(&context),
             peers: Peers::new(&context)?,
             uploads,
             unused_graphs: Arc::new(UnusedGraphs::new(&context)),

@@ -151,7 +151,6 @@ impl<T: KernelArg> Buffer<T> {
     }
 }
 
-#[cfg(feature = "cust")]
 impl<T> Buffer<T> {
     /// A buffer of `len` elements in memory that the application has allocated; it stays on this device.
     ///

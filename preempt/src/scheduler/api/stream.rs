@@ -19,16 +19,13 @@ use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error};
 use crate::foreign::{Foreign, is_plain_alone};
 use crate::policy::{Priority, Urgency};
-#[cfg(feature = "cust")]
 use crate::scheduler::Buffer;
 use crate::scheduler::Shared;
 use crate::scheduler::runtime::completion::Completion;
 use crate::scheduler::runtime::core::{Job, Target, Work};
 use crate::scheduler::runtime::credits::Credits;
-#[cfg(any(test, feature = "cust"))]
 use crate::scheduler::runtime::external::ExternalOperation;
 use crate::scheduler::runtime::memory::Memory;
-#[cfg(feature = "cust")]
 use crate::scheduler::runtime::moves;
 use crate::scheduler::runtime::priorities::Priorities;
 use crate::sync::{Mutex, lock};
@@ -399,7 +396,6 @@ impl Stream {
     }
 
     /// Submits an operation that ends after every use of the buffer.
-    #[cfg(feature = "cust")]
     pub(crate) fn after_all_uses<T>(&self, buffer: &Buffer<T>) -> Result<Handle<()>, Error> {
         if buffer.memory.home() != self.shared.device.inner.id {
             return Err(Error::Argument(ArgumentError::ForeignBuffer { name: COPY }));
@@ -416,7 +412,6 @@ impl Stream {
     }
 
     /// Submits work outside the scheduler and its device, in the order of the stream.
-    #[cfg(any(test, feature = "cust"))]
     pub(crate) fn submit_external(
         &self,
         name: &'static str,

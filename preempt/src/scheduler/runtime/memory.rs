@@ -193,7 +193,6 @@ impl Memory {
     }
 
     /// Ends the uses of the memory with the next operation that is posted for it.
-    #[cfg(feature = "cust")]
     pub fn end_uses(&self) {
         self.is_given_away.store(true, Ordering::Relaxed);
         self.leave_home();
@@ -205,7 +204,6 @@ impl Memory {
     }
 
     /// Gives the memory at home to the application.
-    #[cfg(feature = "cust")]
     pub fn give_away(&self) {
         // Relaxed: dropping the references orders it before the last of them is dropped.
         self.home.is_gone.store(true, Ordering::Relaxed);

@@ -60,7 +60,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A thread of a layer above, which ends [external operations](super::ExternalOperation). Closing the scheduler stops
 /// it.
-#[cfg(feature = "cust")]
 pub(crate) trait Helper: Any + Send + Sync {
     fn stop(&self);
 }
@@ -85,8 +84,7 @@ pub(crate) struct Shared {
     release: Condvar,
     /// Calls opaque work; started at the first use.
     opaque: OnceLock<OpaqueThread>,
-    /// Calls `cust`; started at the first use.
-    #[cfg(feature = "cust")]
+    /// Looks after streams and events of other libraries; started at the first use.
     helper: OnceLock<Box<dyn Helper>>,
     poller: OnceLock<Thread>,
     /// For the thread that closes the scheduler.
@@ -169,7 +167,6 @@ impl Shared {
             released: Mutex::new(false),
             release: Condvar::new(),
             opaque: OnceLock::new(),
-            #[cfg(feature = "cust")]
             helper: OnceLock::new(),
             poller: OnceLock::new(),
             join: Mutex::new(None),
@@ -288,8 +285,7 @@ impl Shared {
         self.opaque.get().map(OpaqueThread::sender).ok_or(none)
     }
 
-    /// The thread that calls `cust`, which `start` starts.
-    #[cfg(feature = "cust")]
+    /// The thread that looks after streams and events of other libraries, which `start` starts.
     pub fn helper<H: Helper>(
         self: &Arc<Self>,
         start: impl FnOnce(Weak<Shared>) -> Result<H, Error>,
@@ -539,7 +535,6 @@ impl Drop for Closer {
             // If the device was released, everything is over.
             thread.stop(is_released);
         }
-        #[cfg(feature = "cust")]
         if let Some(helper) = shared.helper.get() {
             helper.stop();
         }

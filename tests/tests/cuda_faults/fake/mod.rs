@@ -15,6 +15,7 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use preempt::faults;
 
+mod application;
 mod entries;
 mod graphs;
 mod kernels;
@@ -24,6 +25,7 @@ mod peers;
 mod saves;
 mod transfers;
 
+pub use application::{TheirEvent, TheirStream, their_context};
 pub use entries::proxies;
 use entries::{Entry, launch};
 use graphs::{FakeExecutable, FakeGraph};
@@ -284,6 +286,15 @@ driver! {
     fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) { 0 }
     fn cuCtxGetCurrent(context: *mut sys::CUcontext) { *context = CURRENT.get(); 0 }
     fn cuCtxSetCurrent(context: sys::CUcontext) { CURRENT.set(context); 0 }
+    fn cuCtxGetDevice(device: *mut sys::CUdevice) {
+        match CURRENT.get().addr() {
+            0 => 201,
+            context => {
+                *device = (context / 64 - 1) as sys::CUdevice;
+                0
+            }
+        }
+    }
     fn cuCtxGetLimit(value: *mut usize, limit: sys::CUlimit) { *value = 1 << 20; 0 }
     fn cuCtxSetLimit(limit: sys::CUlimit, value: usize) { 0 }
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
@@ -305,6 +316,19 @@ driver! {
         let stream = &*stream.cast::<FakeStream>();
         let queued = stream.queued.load(Ordering::Relaxed);
         if stream.done.load(Ordering::Acquire) < queued { NOT_READY } else { 0 }
+    }
+    fn cuStreamIsCapturing(stream: sys::CUstream, status: *mut sys::CUstreamCaptureStatus) {
+        let is_captured = application::is_captured(stream.cast());
+        status.cast::<c_uint>().write(is_captured.into());
+        0
+    }
+    fn cuLaunchHostFunc(stream: sys::CUstream, function: sys::CUhostFn, data: *mut c_void) {
+        let data = data.addr();
+        (*stream.cast::<FakeStream>()).put(move || {
+            if let Some(function) = function {
+                function(ptr::without_provenance_mut(data));
+            }
+        })
     }
     fn cuStreamWriteValue64_v2(
         stream: sys::CUstream, address: sys::CUdeviceptr, value: u64, flags: c_uint

@@ -1,5 +1,5 @@
-//! The thread that calls `cust` for the scheduler: the lock holder must not wait for other code, and the driver's
-//! threads must not call the driver.
+//! The thread that calls code of others for the scheduler, and looks at their events: the lock holder must not wait for
+//! other code, and the driver's threads must not call the driver.
 
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,12 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cust::context::{Context, CurrentContext};
-use cust::error::CudaResult;
-use cust::event::{Event, EventStatus};
-use cust::stream::Stream;
-
-use super::words;
+use super::order::{Keeper, RawHandle};
+use crate::device::Device;
 use crate::error::{Error, caught};
 use crate::scheduler::{ExternalOperation, Shared};
 
@@ -25,16 +21,22 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Messages to the thread.
 pub(super) enum Task {
     /// Call `work`; the external operation is over when what it put into the stream is done.
-    Run { stream: Arc<Stream>, work: Work, external: Arc<ExternalOperation> },
+    Run { stream: RawHandle, keeper: Keeper, work: Work, external: Arc<ExternalOperation> },
     /// The external operation is over when the event has happened.
-    Await { event: Arc<Event>, external: Arc<ExternalOperation> },
+    Await { has_happened: Look, external: Arc<ExternalOperation> },
     /// The external operation is over, with this result.
     Over { external: Arc<ExternalOperation>, result: Ending },
     /// The scheduler does not need the thread any more.
     Stop,
 }
 
-type Work = Box<dyn FnOnce(&Stream) -> CudaResult<()> + Send>;
+/// Code of the application that puts work into a stream; its error is a message.
+pub(crate) type Work = Box<dyn FnOnce() -> Ended + Send>;
+
+/// Asks whether an event has happened.
+type Look = Box<dyn FnMut() -> Result<bool, String> + Send>;
+
+type Ended = Result<(), String>;
 
 /// How an external operation ended; if it failed, with the message.
 type Ending = Result<(), Arc<str>>;
@@ -69,14 +71,12 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    pub fn start(context: Arc<Context>, shared: Weak<Shared>) -> Result<Helper, Error> {
+    pub fn start(device: Device, shared: Weak<Shared>) -> Result<Helper, Error> {
         let (sender, receiver) = channel();
         let tasks = Tasks(sender);
         let own = tasks.clone();
         let run = move || {
-            let mut thread = Thread { shared, tasks: own, awaited: Vec::new() };
-            // Without the context, each later call reports the failure.
-            let _ = CurrentContext::set_current(&*context);
+            let mut thread = Thread { device, shared, tasks: own, awaited: Vec::new() };
             loop {
                 let task = match thread.awaited.is_empty() {
                     true => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -90,9 +90,9 @@ impl Helper {
                 thread.look_at_events();
             }
         };
-        let thread = thread::Builder::new().name("preempt-cust".into()).spawn(run);
+        let thread = thread::Builder::new().name("preempt-raw".into()).spawn(run);
         let thread = thread.map_err(|source| {
-            let what = "work of `cust`";
+            let what = "work of CUDA streams";
             Error::Thread { what, source: Arc::new(source) }
         })?;
         Ok(Helper { tasks, thread: Mutex::new(Some(thread)) })
@@ -136,42 +136,63 @@ impl fmt::Debug for Helper {
 
 /// The state of the thread.
 struct Thread {
+    device: Device,
     shared: Weak<Shared>,
     tasks: Tasks,
-    awaited: Vec<(Arc<Event>, Arc<ExternalOperation>)>,
+    awaited: Vec<(Look, Arc<ExternalOperation>)>,
 }
 
 impl Thread {
     fn take(&mut self, task: Task) {
         match task {
-            Task::Run { stream, work, external } => {
-                let result: Ending = match caught(|| work(&stream)) {
-                    Ok(Ok(())) => Ok(()),
-                    Ok(Err(error)) => Err(words(error).into()),
-                    Err(panic) => Err(format!("panicked: {panic}").into()),
-                };
+            Task::Run { stream, keeper, work, external } => {
+                let result = self.run(work);
                 // Work that was put into the stream before the failure is waited for, too.
                 let over = self.tasks.clone().over(external.clone(), result.clone());
-                if let Err(error) = stream.add_callback(Box::new(over)) {
-                    self.end(&external, result.and(Err(words(error).into())));
+                let put = self.device.inner.backend.streams().and_then(|streams| {
+                    // SAFETY: promised to the stream that the work was submitted to; the keeper is there.
+                    unsafe { streams.call_after(stream.0, Box::new(over)) }
+                });
+                if let Err(error) = put {
+                    self.end(&external, result.and(Err(error.to_string().into())));
                 }
+                let _ = caught(|| drop(keeper));
             }
-            Task::Await { event, external } => self.awaited.push((event, external)),
+            Task::Await { has_happened, external } => self.awaited.push((has_happened, external)),
             Task::Over { external, result } => self.end(&external, result),
             Task::Stop => {}
         }
     }
 
+    /// Calls the work, with the device's context current.
+    fn run(&self, work: Work) -> Ending {
+        let (mut work, mut result) = (Some(work), Err("it was not called".into()));
+        let mut call = || {
+            let Some(work) = work.take() else { return };
+            result = match caught(work) {
+                Ok(ended) => ended.map_err(Arc::from),
+                Err(panic) => Err(format!("panicked: {panic}").into()),
+            };
+        };
+        let entered = self.device.inner.backend.streams().and_then(|of| of.enter(&mut call));
+        // Values of the application, if it was not called, may panic on drop.
+        let _ = caught(|| drop(work));
+        match entered {
+            Ok(()) => result,
+            Err(error) => Err(error.to_string().into()),
+        }
+    }
+
     fn look_at_events(&mut self) {
         let mut awaited = std::mem::take(&mut self.awaited);
-        awaited.retain(|(event, external)| match event.query() {
-            Ok(EventStatus::NotReady) => true,
-            Ok(EventStatus::Ready) => {
+        awaited.retain_mut(|(has_happened, external)| match has_happened() {
+            Ok(false) => true,
+            Ok(true) => {
                 self.end(external, Ok(()));
                 false
             }
             Err(error) => {
-                self.end(external, Err(words(error).into()));
+                self.end(external, Err(error.into()));
                 false
             }
         });
