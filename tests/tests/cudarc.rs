@@ -434,11 +434,16 @@ fn work_that_fails_or_panics_is_told_and_the_stream_goes_on() {
     let scheduler = gpu.scheduler();
     let (stream, theirs) = (scheduler.stream(0), gpu.theirs.clone());
     let add = gpu.add();
+    let x = gpu.slice(0.0);
+    let at = address_of(&x, &theirs);
     let fails = move |stream: &Arc<CudaStream>| {
         let config =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (5000, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = stream.launch_builder(&add);
+        // All that the kernel takes: the driver reads them before it looks at the block.
+        launch.arg(&at).arg(&N).arg(&at).arg(&N).arg(&at);
         // SAFETY: too many threads: the driver refuses it.
-        unsafe { stream.launch_builder(&add).launch(config) }.map(drop)
+        unsafe { launch.launch(config) }.map(drop)
     };
     let failed = stream.run_cudarc(&theirs, fails).expect("accepted");
     let panicked = stream.run_cudarc(&theirs, |_| panic!("as intended")).expect("accepted");
