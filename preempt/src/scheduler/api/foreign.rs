@@ -238,7 +238,8 @@ impl ForeignKernel {
     /// - its block-tasks do not wait for each other, unless it runs in the plain form and its blocks may;
     /// - it does not rely on what earlier blocks left in shared memory or registers;
     /// - with [yield points](SchedulerBuilder::ptx_with), an address that it makes of a parameter is within the memory that is
-    ///   passed there, and numbers that are passed by [`value`](ForeignCall::value) are no addresses in disguise.
+    ///   passed there, numbers that are passed by [`value`](ForeignCall::value) are no addresses in disguise, and no memory that is
+    ///   passed is a variable of the module.
     pub unsafe fn call<'a>(&self) -> ForeignCall<'a> {
         let (args, block) = (Args::default(), None);
         let (foreign, kernel) = (self.foreign, self.kernel);
