@@ -141,7 +141,7 @@ fn launch_measures_both_sides() {
 
 #[test]
 fn foreign_judges_its_kernels_where_there_is_no_gpu() {
-    let json = quick("foreign");
+    let json = quick_with("foreign", &[]);
     let summary = &json["summary"];
     assert_eq!((&summary["kernels"], &summary["refused"]), (&18.into(), &0.into()));
     assert!(summary["candle_accepted"].is_null(), "without a corpus");
