@@ -64,7 +64,7 @@ fn measured(results: &Results) -> Result<String> {
          says, in kernels of short block-tasks most, and shorten the wait behind long ones. {} of the stops are of that form.\n\n{}\n\
          Requests of 8 blocks beside a batch, from the launch to the end, p50 / p99. Without yield points kernels \
          give way at the ends of their block-tasks, as plain grids do to a stream of higher priority. *block* is a transformer's block \
-         of Triton's kernels. *Slowdown*: the time of a run of the batch, less that of the requests, to that without requests in the same form.\n\n{}",
+         of Triton's kernels. *Slowdown*: the time of a run of the batch, less that of the requests, to that without requests in the same form.\n\n{}\n{}",
         of("kernels_equal")?,
         of("kernels")?,
         count(of("stops_mid_kernel")?),
@@ -78,6 +78,7 @@ fn measured(results: &Results) -> Result<String> {
         count(of("stops_with_yield_points")?),
         with_points(&kernels),
         beside(&results.rows_with("batch")?),
+        results.source(),
     ))
 }
 
