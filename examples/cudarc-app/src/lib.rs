@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use cudarc::nvrtc::{self, CompileOptions};
 
 /// The kernels' source.
-pub const SOURCE: &str = include_str!("kernels.cu");
+pub const SOURCE: &str = include_str!("walk_and_score.cu");
 /// What NVRTC made of it, for machines without NVRTC. Its first lines are the source.
-pub const COMMITTED: &str = include_str!("kernels.ptx");
+pub const COMMITTED: &str = include_str!("walk_and_score.ptx");
 
 /// Threads in a block of either kernel, and elements of a window.
 pub const BLOCK: u32 = 256;

@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {}
         ["--write-ptx"] => {
-            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kernels.ptx");
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/walk_and_score.ptx");
             let text = with_source(&compile()?);
             return std::fs::write(&file, text).with_context(|| file.display().to_string());
         }
