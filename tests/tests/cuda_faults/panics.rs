@@ -87,8 +87,13 @@ pub fn run(name: &str, device: &Device, found: &mut Found) -> bool {
         Panics::Preemptible | Panics::Twins | Panics::Behind => launch(&urgent),
     };
     let twin = (panics == Panics::Twins).then(|| launch(&scheduler.stream(9)));
-    // Both of them on the device.
-    while twin.is_some() && fake::held() < 2 {
+    // Both of them on the device, or the second in its queue: before that the host knows which one panicked.
+    let are_there = || match panics {
+        Panics::Twins => fake::held() == 2,
+        Panics::Behind => fake::launched() == 2,
+        Panics::Preemptible | Panics::Plain | Panics::Program => true,
+    };
+    while !are_there() {
         // A thread that waits has the scheduler go on.
         let _ = victim.wait_timeout(Duration::from_millis(1));
     }

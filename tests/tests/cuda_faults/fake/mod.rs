@@ -33,7 +33,7 @@ use kernels::{SLOTS, SMS};
 use memory::{Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
 use panics::{FakeFunction, FakeModule, failed};
-pub use panics::{Trace, held, hold_panics, let_panic};
+pub use panics::{Trace, held, hold_panics, launched, let_panic};
 pub use peers::{PeerKind, peer_copies, set_peers};
 pub use transfers::host_sides;
 
@@ -70,6 +70,15 @@ pub const RESERVED: usize = 1 << 20;
 
 /// Grids of each device that are launched and not over.
 static GRIDS: [AtomicUsize; DEVICES as usize] = [const { AtomicUsize::new(0) }; DEVICES as usize];
+
+/// What a query says: a kernel that failed since the call began has not completed.
+fn completed(is_done: bool) -> Code {
+    match (is_done, failed()) {
+        (_, Some(code)) => code,
+        (true, None) => 0,
+        (false, None) => NOT_READY,
+    }
+}
 
 fn grids(context: usize) -> &'static AtomicUsize {
     &GRIDS[context / 64 - 1]
@@ -315,7 +324,7 @@ driver! {
         }
         let stream = &*stream.cast::<FakeStream>();
         let queued = stream.queued.load(Ordering::Relaxed);
-        if stream.done.load(Ordering::Acquire) < queued { NOT_READY } else { 0 }
+        completed(stream.done.load(Ordering::Acquire) >= queued)
     }
     fn cuStreamIsCapturing(stream: sys::CUstream, status: *mut sys::CUstreamCaptureStatus) {
         let is_captured = application::is_captured(stream.cast());
@@ -357,7 +366,7 @@ driver! {
         0
     }
     fn cuEventQuery(event: sys::CUevent) {
-        if (*event.cast::<FakeEvent>()).has_completed() { 0 } else { NOT_READY }
+        completed((*event.cast::<FakeEvent>()).has_completed())
     }
     fn cuEventDestroy_v2(event: sys::CUevent) {
         (*event.cast::<FakeEvent>()).destroy();

@@ -39,6 +39,8 @@ pub enum Trace {
 static TRACE: AtomicU32 = AtomicU32::new(0);
 static FAILED: AtomicU32 = AtomicU32::new(0);
 static HOLD: AtomicBool = AtomicBool::new(false);
+/// Launches that panic, in a queue of the driver or further.
+static LAUNCHED: AtomicUsize = AtomicUsize::new(0);
 /// Kernels that wait to panic.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -55,6 +57,11 @@ pub fn hold_panics(trace: Trace) {
 
 pub fn let_panic() {
     HOLD.store(false, Ordering::Release);
+}
+
+/// How many launches of kernels that panic the driver has.
+pub fn launched() -> usize {
+    LAUNCHED.load(Ordering::Acquire)
 }
 
 /// How many kernels wait.
@@ -119,6 +126,7 @@ impl FakeFunction {
             words[1] = 1_000_000;
         }
         let variable = module.variable.expect("it has a trap");
+        LAUNCHED.fetch_add(1, Ordering::AcqRel);
         move || {
             HELD.fetch_add(1, Ordering::AcqRel);
             while HOLD.load(Ordering::Acquire) {
