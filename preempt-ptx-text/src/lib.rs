@@ -32,7 +32,7 @@ pub use select::{EntryShape, LaunchNeed};
 #[doc(hidden)]
 pub use text::{
     EARLY_CAPABILITY, Function, Functions, Kernel, blanked, block_threads, bound_registers,
-    cooperates, first_parameter_bytes, functions, kernels, shared_variables, waits, with_waits,
+    cooperates, first_parameter_bytes, functions, kernels, waits, with_waits,
 };
 pub use transform::{
     Options, Parameter, PreemptibleEntry, TransformError, Transformed, TransformedKernel,

@@ -1,5 +1,6 @@
 //! The functions of a PTX file, what they have in shared memory, and what is written into them.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -27,6 +28,15 @@ pub struct Function<'a> {
     pub body: &'a str,
     /// Where the body starts in the file.
     pub start: usize,
+    /// The targets of its calls. Kernels share functions, which are read once.
+    calls: OnceCell<Vec<&'a str>>,
+}
+
+impl<'a> Function<'a> {
+    /// The targets of its calls: a function's name, or the register that holds one.
+    fn calls(&self) -> &[&'a str] {
+        self.calls.get_or_init(|| calls(self.body).collect())
+    }
 }
 
 /// The functions of a file, by name.
@@ -89,7 +99,7 @@ pub fn functions(text: &str) -> Functions<'_> {
         let start = open.start;
         let end = close.map_or(text.len(), |close| close.end());
         let (head, body) = (&text[head_start..start], &text[start..end]);
-        let function = Function { is_entry, head, body, start };
+        let function = Function { is_entry, head, body, start, calls: OnceCell::new() };
         functions.insert(name.unwrap_or_default(), function);
     }
     functions
@@ -138,16 +148,17 @@ pub(crate) struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    pub fn of(entry: &'a str, functions: &Functions<'a>) -> Reach<'a> {
+    pub fn of(entry: &str, functions: &Functions<'a>) -> Reach<'a> {
         let mut reach = Reach::default();
         let mut seen = BTreeSet::new();
-        let mut waiting = vec![entry];
+        let entry = functions.get_key_value(entry).map(|(&name, _)| name);
+        let mut waiting: Vec<_> = entry.into_iter().collect();
         while let Some(name) = waiting.pop() {
             let Some(function) = functions.get(name).filter(|_| seen.insert(name)) else {
                 continue;
             };
             reach.functions.push(name);
-            for callee in calls(function.body) {
+            for &callee in function.calls() {
                 match callee.starts_with('%') {
                     true => reach.indirect = reach.indirect.or(Some(name)),
                     false => waiting.push(callee),
@@ -158,26 +169,27 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// The instructions in `body` with this `operation`, from its suffixes on.
-fn instructions<'a>(body: &'a str, operation: &'a str) -> impl Iterator<Item = &'a str> {
+/// The instructions in `body` with one of these `operations`, from its suffixes on.
+fn instructions<'a>(
+    body: &'a str,
+    operations: &'static [&'static str],
+) -> impl Iterator<Item = &'a str> {
     let mut before = None;
     tokens(body).filter_map(move |token| {
         let before = before.replace(token);
-        let suffixes = token.text.strip_prefix(operation)?;
+        let operation = token.text.split('.').next().filter(|name| operations.contains(name))?;
         // As an operand or in a declaration it is a variable's name.
         let is_name = before.is_some_and(|before| {
             matches!(before.kind, Kind::Mark(',' | '[' | '(' | '|' | '+' | '-'))
                 || before.kind == Kind::Word && before.text.starts_with('.')
         });
-        let is_one = suffixes.is_empty() || suffixes.starts_with('.');
         let after = &body[token.start + operation.len()..];
-        after.find(';').filter(|_| is_one && !is_name).map(|end| &after[..end])
+        after.find(';').filter(|_| !is_name).map(|end| &after[..end])
     })
 }
 
-/// The targets of the calls in `body`: a function's name, or the register that holds one.
 fn calls(body: &str) -> impl Iterator<Item = &str> {
-    instructions(body, "call").filter_map(|call| {
+    instructions(body, &["call"]).filter_map(|call| {
         let mut operands = call.strip_prefix(".uni").unwrap_or(call).trim_start();
         if operands.starts_with('(') {
             let (_, rest) = operands.split_once(')')?;
@@ -187,25 +199,35 @@ fn calls(body: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a preemptible entry's own code may use shared memory or wait for other threads of its block;
-/// the worker loop's does not count. `shared` has the [`shared_variables`] of the file.
-pub fn cooperates(entry: &str, shared: &BTreeSet<&str>, functions: &Functions<'_>) -> bool {
-    let reach = Reach::of(entry, functions);
-    if reach.indirect.is_some() {
-        return true;
-    }
-    reach.functions.iter().filter_map(|name| functions.get(name)).any(|function| {
-        has_own_barrier(function.body) || names(function.body).any(|name| shared.contains(name))
-    })
-}
-
-fn names(text: &str) -> impl Iterator<Item = &str> {
-    tokens(text).filter(|token| token.kind == Kind::Word).map(|token| token.text)
+/// Those of `entries` of `text`, which is [`blanked`], whose own code may use shared memory or wait for other threads of its
+/// block. What the worker loop does does not count.
+pub fn cooperates<'a>(
+    text: &str,
+    functions: &Functions<'_>,
+    entries: impl IntoIterator<Item = &'a str>,
+) -> BTreeSet<&'a str> {
+    let shared = shared_variables(text);
+    // Kernels share functions.
+    let mut known = BTreeMap::new();
+    let mut does = |name| {
+        *known.entry(name).or_insert_with(|| {
+            let body = functions[name].body;
+            let is_shared =
+                |token: Token<'_>| token.kind == Kind::Word && shared.contains(token.text);
+            has_own_barrier(body) || !shared.is_empty() && tokens(body).any(is_shared)
+        })
+    };
+    let mut entries: BTreeSet<_> = entries.into_iter().collect();
+    entries.retain(|entry| {
+        let reach = Reach::of(entry, functions);
+        reach.indirect.is_some() || reach.functions.into_iter().any(&mut does)
+    });
+    entries
 }
 
 /// The variables in shared memory that the kernels' own code declares in `text`, which is [`blanked`], in functions or
 /// outside.
-pub fn shared_variables(text: &str) -> BTreeSet<&str> {
+fn shared_variables(text: &str) -> BTreeSet<&str> {
     let mut variables = BTreeSet::new();
     // As a word of its own; in an instruction it is part of the operation.
     let mut is_shared = false;
@@ -233,7 +255,7 @@ fn has_own_barrier(body: &str) -> bool {
         let barrier = operands.split(',').nth(usize::from(is("red"))).unwrap_or_default();
         !is("warp") && (is("cluster") || barrier.trim() != LOOP_BARRIER)
     };
-    instructions(body, "bar").chain(instructions(body, "barrier")).any(is_own)
+    instructions(body, &["bar", "barrier"]).any(is_own)
 }
 
 /// Bytes of an entry's first parameter, if that is an array.

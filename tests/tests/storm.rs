@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use preempt::policy::{Policy, StaticPriority};
-use preempt::{CpuLayout, Device, Scheduler};
+use preempt::{CpuLayout, Device, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::{self, Chaos, Kind, Strength, Tally, Victim};
@@ -70,14 +70,15 @@ fn a_tally_tells_lost_from_repeated() {
 fn many_threads_share_streams_and_buffers() {
     let scheduler = scheduler(StaticPriority::new());
     let stop = AtomicBool::new(false);
-    let shared = scheduler.stream(0);
+    let shared = scheduler.stream(1);
     std::thread::scope(|scope| {
         let batch = scope.spawn(|| {
+            let own = scheduler.stream(0);
             let mut yields = 0;
-            while yields < 100 {
-                let victim = Victim::launch(Kind::SharedMemory, &scheduler, &shared, 2400);
+            while yields < 200 {
+                let victim = Victim::launch(Kind::SharedMemory, &scheduler, &own, 2400);
                 let mut tally = Tally::default();
-                let report = victim.and_then(|victim| victim.check(&shared, &mut tally));
+                let report = victim.and_then(|victim| victim.check(&own, &mut tally));
                 yields += report.expect("the kernel runs to its end").yields;
                 assert_exactly_once(&tally);
             }
@@ -86,7 +87,7 @@ fn many_threads_share_streams_and_buffers() {
         for thread in 0..4 {
             let (scheduler, stop, shared) = (&scheduler, &stop, &shared);
             scope.spawn(move || {
-                let own = scheduler.stream(thread);
+                let own = scheduler.stream(1 + thread);
                 let mut random = Random(thread as u64);
                 while !stop.load(Ordering::Relaxed) {
                     // A chain across two streams, ordered by the buffer alone.
@@ -96,7 +97,10 @@ fn many_threads_share_streams_and_buffers() {
                     for step in 0..6 {
                         let stream = if step % 2 == 0 { &own } else { shared };
                         let call = kernels::count_1d(&mut data, &mut spare).grid(len).block(1);
-                        let _detached = stream.launch(call).expect("a valid launch");
+                        // Plain grids, which wait for blocks to end, and cohorts, for which they leave.
+                        let form = [Preemption::Auto, Preemption::Preemptible][step / 2 % 2];
+                        let _detached =
+                            stream.launch(call.preemption(form)).expect("a valid launch");
                     }
                     let found = own.download(&data).and_then(|copy| copy.wait()).expect("a copy");
                     assert_eq!(found, vec![6; len as usize]);

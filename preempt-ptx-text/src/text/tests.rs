@@ -32,7 +32,7 @@ const PTX: &str = "\
 fn has_to_wait(body: &str) -> bool {
     let ptx = PTX.replace("ld.shared.b64 \t%rd12, [%rd11];", body);
     let text = blanked(&ptx);
-    cooperates("lone", &shared_variables(&text), &functions(&text))
+    !cooperates(&text, &functions(&text), ["lone"]).is_empty()
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn no_text_is_too_broken() {
         let text = blanked(text);
         let functions = functions(&text);
         assert!(functions.is_empty());
-        assert!(!cooperates("k", &shared_variables(&text), &functions));
+        assert!(cooperates(&text, &functions, ["k"]).is_empty());
     }
     let text = blanked(".entry k { bar");
-    assert!(!cooperates("k", &shared_variables(&text), &functions(&text)));
+    assert!(cooperates(&text, &functions(&text), ["k"]).is_empty());
 }

@@ -70,12 +70,12 @@ const OUT_OF_RESOURCES: u32 = 701;
 const LAUNCH_FAILED: u32 = 719;
 
 /// The result of a thread of `spin_yielding`: `x -> a x + c`, repeated.
-pub fn spun(x: u32, rounds: u32) -> u32 {
+pub fn spun(rounds: u32) -> impl Fn(u32) -> u32 {
     let (mut a, mut c) = (1u32, 0u32);
     for _ in 0..rounds {
         (a, c) = (a.wrapping_mul(1_664_525), c.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
     }
-    a.wrapping_mul(x).wrapping_add(c)
+    move |x| a.wrapping_mul(x).wrapping_add(c)
 }
 
 /// The `nth` call of a function fails with `code`; with 0, none does.

@@ -53,6 +53,7 @@ pub fn run(workload: &str, device: &Device, found: &mut Found) {
         found.expect(is_right, || format!("{copies} copies, {} direct ways", direct()));
     }
     if let Some(handle) = busy {
+        fake::hold_spinning(false);
         found.take(handle.wait());
         found.take(first.synchronize());
         drop(second);
@@ -71,11 +72,10 @@ fn scheduler(device: &Device) -> Result<Scheduler, preempt::Error> {
 }
 
 fn start_busy(scheduler: &Scheduler) -> Option<Handle<LaunchReport>> {
-    // Seconds on the fake driver: longer than opening a device takes.
-    const ROUNDS: u32 = 60_000_000;
+    fake::hold_spinning(true);
     let mut starts = scheduler.zeroed(1).ok()?;
     let mut out = scheduler.zeroed(THREADS as usize).ok()?;
-    let call = kernels::spin_yielding(&mut starts, ROUNDS, &mut out).grid(1).block(THREADS);
+    let call = kernels::spin_yielding(&mut starts, 1, &mut out).grid(1).block(THREADS);
     scheduler.stream(0).launch(call).ok()
 }
 

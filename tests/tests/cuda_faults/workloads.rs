@@ -150,7 +150,7 @@ impl Run<'_> {
             let copy = stream.download(&out).and_then(|copy| copy.wait());
             if let Some(values) = self.found.take(copy) {
                 let expected: Vec<u32> =
-                    (0..values.len() as u32).map(|x| crate::spun(x, rounds)).collect();
+                    (0..values.len() as u32).map(crate::spun(rounds)).collect();
                 let difference = first_difference(&values, &expected);
                 self.found.expect(difference.is_none(), || format!("the victim: {difference:?}"));
             }

@@ -19,7 +19,7 @@ use crate::foreign::{Foreign, ForeignModule};
 use crate::module::LoadedModule;
 use preempt_ptx_text::{
     self as ptx, Functions, blanked, block_threads, bound_registers, check_functions, cooperates,
-    first_parameter_bytes, functions, shared_variables, waits,
+    first_parameter_bytes, functions, waits,
 };
 
 /// A module with its kernels' entries.
@@ -211,7 +211,7 @@ fn entries(
     touched: &HashMap<&str, Function>,
 ) -> Result<HashMap<String, LoadedEntry>, Error> {
     use FunctionAttribute::*;
-    let shared = shared_variables(text);
+    let cooperating = cooperates(text, functions, kernels.iter().map(|kernel| kernel.preemptible));
     let mut entries = HashMap::new();
     let mut stack = 0;
     for &ptx::Kernel { preemptible: name, plain, .. } in kernels {
@@ -224,7 +224,7 @@ fn entries(
             function,
             plain,
             cohort: CohortPlace::First,
-            cooperates: cooperates(name, &shared, functions),
+            cooperates: cooperating.contains(name),
             waits: functions.get(name).is_some_and(waits),
             registers: of_function(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
             threads_per_block: of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,

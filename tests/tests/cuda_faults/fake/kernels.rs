@@ -1,7 +1,7 @@
 //! The test kernels that the fake driver knows, and the blocks that run them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,14 @@ pub const SLOTS: u32 = 2;
 
 /// Rounds of `spin_yielding` between two yield points that the fake looks at.
 const ROUNDS: usize = 50_000;
+
+/// Whether `spin_yielding` goes on in its first rounds.
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Keeps block-tasks of `spin_yielding` from ending, or lets them.
+pub fn hold_spinning(is_held: bool) {
+    HELD.store(is_held, Ordering::Relaxed);
+}
 
 /// A slice argument of a kernel.
 #[derive(Clone, Copy)]
@@ -101,7 +109,8 @@ impl FakeKernel {
             }
             FakeKernel::Saves(_) => {}
             FakeKernel::Spin { rounds, .. } => {
-                for _ in (0..rounds).step_by(ROUNDS) {
+                let mut round = 0;
+                while round < rounds {
                     if is_sent_away() {
                         return true;
                     }
@@ -110,11 +119,12 @@ impl FakeKernel {
                         thread::park();
                     }
                     thread::sleep(Duration::from_micros(50));
+                    if !HELD.load(Ordering::Relaxed) {
+                        round += ROUNDS;
+                    }
                 }
-                for x in numbers {
-                    let value = crate::spun(x, rounds as u32);
-                    second.at(x as usize).store(value, Ordering::Relaxed);
-                }
+                let value = crate::spun(rounds as u32);
+                numbers.for_each(|x| second.at(x as usize).store(value(x), Ordering::Relaxed));
             }
         }
         false

@@ -29,6 +29,7 @@ pub use application::{TheirEvent, TheirStream, their_context};
 pub use entries::proxies;
 use entries::{Entry, launch};
 use graphs::{FakeExecutable, FakeGraph};
+pub use kernels::hold_spinning;
 use kernels::{SLOTS, SMS};
 use memory::{Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
