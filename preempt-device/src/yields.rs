@@ -67,11 +67,33 @@ pub struct Yields {
     /// next one, because the load takes as long as hundreds of instructions.
     asked: u64,
     /// Whether the word was loaded at the last yield point, in bodies without barriers.
-    #[cfg_attr(not(target_arch = "nvptx64"), expect(dead_code, reason = "no thread waits there"))]
+    is_asked: bool,
+}
+
+/// The part of a thread's [`Yields`] that changes at yield points of bodies without markers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+// In this order: two that are alike side by side are accessed by one instruction, which the transformation of PTX does not take.
+#[repr(C)]
+pub struct Changing {
+    requeued: bool,
+    asked: u64,
     is_asked: bool,
 }
 
 impl Yields {
+    /// What changes at yield points of bodies without markers.
+    #[inline(always)]
+    pub fn changing(&self) -> Changing {
+        Changing { asked: self.asked, requeued: self.requeued, is_asked: self.is_asked }
+    }
+
+    /// The state with what has changed.
+    #[inline(always)]
+    pub fn with(self, Changing { asked, requeued, is_asked }: Changing) -> Yields {
+        Yields { asked, requeued, is_asked, ..self }
+    }
+
     /// The state in entries that never requeue a task.
     pub const OFF: Yields = Yields {
         queue: core::ptr::null(),

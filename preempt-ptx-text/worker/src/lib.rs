@@ -21,22 +21,27 @@ mod yielding {
     use preempt_device::abi::Cohort;
     use preempt_device::entry::preemptible_yielding;
     use preempt_device::thread;
-    use preempt_device::yields::{Yields, functions};
+    use preempt_device::yields::{Changing, Yields, functions};
 
     /// Runs a yield point between the marks.
     ///
-    /// Both have the address of the state, so that the compiler has all of it in memory at each of them. The second one has
-    /// whether the thread returns.
+    /// Both have the address of what changes there, so that the compiler has that in memory at each of them. What stays as it
+    /// is is used by value: an address of it would have the compiler copy the cohort to local memory, which the loop would
+    /// read. The second mark has whether the thread returns.
     #[inline(always)]
     fn between_marks(yields: &mut Yields, point: impl FnOnce(&mut Yields) -> bool) {
-        let state: *mut Yields = yields;
+        let mut changing = yields.changing();
+        let place: *mut Changing = &raw mut changing;
         // SAFETY: a comment.
-        unsafe { asm!("// preempt.yields {}", in(reg64) state, options(nostack)) }
-        let leaves = u32::from(point(yields));
+        unsafe { asm!("// preempt.yields {}", in(reg64) place, options(nostack)) }
+        let mut now = yields.with(changing);
+        let leaves = u32::from(point(&mut now));
+        changing = now.changing();
         // SAFETY: as above.
         unsafe {
-            asm!("// preempt.leaves {} {}", in(reg32) leaves, in(reg64) state, options(nostack))
+            asm!("// preempt.leaves {} {}", in(reg32) leaves, in(reg64) place, options(nostack))
         }
+        *yields = yields.with(changing);
     }
 
     /// Of bodies without barriers: each thread looks.

@@ -64,6 +64,8 @@ fn the_loops_with_yield_points_have_marks_and_points() {
                 assert!(!text.contains(register), "{form:?}: {register}: {text}");
             }
         }
+        // What changes at yield points, and no copy of the cohort, which the loop would read from local memory.
+        assert!(text.contains("preempt_stack[24]"), "{text}");
         assert!(text.contains("%slot+112") && text.contains("BODY"), "{text}");
         assert_eq!(point.1.matches("bar.").count(), usize::from(form == Form::Voting));
         assert_eq!(point.1.contains(", 9, "), form == Form::Voting, "{}", point.1);
