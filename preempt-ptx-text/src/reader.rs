@@ -1,5 +1,7 @@
 //! Reads PTX without a loss: what is known becomes a tree, and what is not is refused.
 
+use std::collections::HashSet;
+
 use thiserror::Error;
 
 use super::lex::{Kind, Token, Tokens};
@@ -25,6 +27,8 @@ pub struct PtxError {
 const CURE_COMPILER: &str = "give the text as the compiler wrote it, whole";
 const CURE_UNKNOWN: &str =
     "if it is valid PTX, compile for an older version of it, or run the kernel without preemption";
+
+const CURE_NAMES: &str = "give it a name of its own";
 
 /// Reads the text of a PTX file.
 ///
@@ -54,7 +58,29 @@ pub fn read(text: &str) -> Result<Module<'_>, PtxError> {
         let what = "there is no .version".to_owned();
         return Err(PtxError { place: Place::of(text, 0), what, cure: CURE_COMPILER });
     }
-    Ok(Module { text, items })
+    let module = Module { text, items };
+    match hidden_name(&module) {
+        Some(name) => {
+            let what = format!("`{name}` names something of a function and something outside");
+            let at = name.as_ptr().addr() - text.as_ptr().addr();
+            Err(PtxError { place: Place::of(text, at), what, cure: CURE_NAMES })
+        }
+        None => Ok(module),
+    }
+}
+
+/// A name of something outside of functions that a parameter has, too, or that may be a register's: a copy of a function may mean
+/// the other one, and the assembler itself can fail over it.
+fn hidden_name<'a>(module: &Module<'a>) -> Option<&'a str> {
+    let functions = module.functions().map(|function| function.name);
+    let variables = module.variables().flat_map(|variable| &variable.names).map(|of| of.name);
+    let outside: HashSet<_> = functions.chain(variables).collect();
+    let defined = module.functions().filter(|function| function.body.is_some());
+    let parameters =
+        defined.flat_map(|function| function.returns.iter().chain(&function.parameters));
+    let mut names = parameters.flat_map(|parameter| &parameter.names).map(|of| of.name);
+    let hidden = names.find(|name| outside.contains(name));
+    hidden.or(outside.into_iter().filter(|name| name.starts_with('%')).min())
 }
 
 struct Reader<'a> {

@@ -1,9 +1,17 @@
 //! Real PTX, and what can be made of it: any text is read or refused, and soon.
+//!
+//! `PROPTEST_CASES` is the number of changed texts of each test. With `PREEMPT_ASSEMBLE_EVERY=N`, each Nth of those that are
+//! accepted is assembled, if the text assembles that it was made of.
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use preempt_ptx_text::{Droppable, Options, Verdict, read, transform_with};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+mod assembler;
 
 /// What compilers wrote, each as `rustc` or rust-cuda did.
 const COMPILED: [(&str, &str); 6] = [
@@ -30,10 +38,11 @@ const SOON: Duration = Duration::from_secs(10);
 /// read, too.
 fn judge(text: &str) {
     let Ok(module) = read(text) else { return };
+    READ.fetch_add(1, Ordering::Relaxed);
     assert_eq!(module.to_string(), text);
     let entries: Vec<_> = module.entries().collect();
     let transformed = transform_with(text, &entries, Options::default().yields(true)).unwrap();
-    let after = read(&transformed.ptx).unwrap();
+    let after = read(&transformed.ptx).unwrap_or_else(|error| panic!("{error}\nof {text}"));
     let after: Vec<_> = after.entries().collect();
     for kernel in &transformed.kernels {
         assert_eq!(module.verdict(&kernel.name).is_some(), after.contains(&&*kernel.name));
@@ -45,6 +54,25 @@ fn judge(text: &str) {
         if let Some(entry) = &kernel.yielding {
             assert!(after.contains(&&*entry.entry.name) && entry.points > 0);
         }
+    }
+    if transformed.kernels.iter().any(|kernel| kernel.preemptible.is_some()) {
+        assemble_some(text, &transformed.ptx);
+    }
+}
+
+/// Texts that could be read, and those of them with an accepted entry; of these, those that were assembled.
+static READ: AtomicU64 = AtomicU64::new(0);
+static ACCEPTED: AtomicU64 = AtomicU64::new(0);
+static ASSEMBLED: AtomicU64 = AtomicU64::new(0);
+
+/// Assembles each Nth of the transformed texts, and panics if that fails where the text that it was made of assembles.
+fn assemble_some(text: &str, transformed: &str) {
+    let number = ACCEPTED.fetch_add(1, Ordering::Relaxed);
+    let every = std::env::var("PREEMPT_ASSEMBLE_EVERY").ok().and_then(|every| every.parse().ok());
+    let is_due = every.is_some_and(|every: u64| number.is_multiple_of(every));
+    if is_due && assembler::assembles("sm_90a", text).is_ok_and(|is_right| is_right) {
+        ASSEMBLED.fetch_add(1, Ordering::Relaxed);
+        assembler::assemble(&format!("{transformed}\nof {text}"), transformed);
     }
 }
 
@@ -215,14 +243,17 @@ enum Change {
     Remove(usize, usize),
     Insert(usize, &'static str),
     Copy(usize, usize, usize),
+    /// Puts one word in the place of another.
+    Replace(usize, usize),
 }
 
 fn change() -> impl Strategy<Value = Change> {
     let at = || any::<usize>();
     prop_oneof![
-        (at(), 0usize..30).prop_map(|(at, len)| Change::Remove(at, len)),
-        (at(), prop::sample::select(&PIECES[..])).prop_map(|(at, piece)| Change::Insert(at, piece)),
-        (at(), at(), 0usize..80).prop_map(|(from, to, len)| Change::Copy(from, to, len)),
+        1 => (at(), 0usize..30).prop_map(|(at, len)| Change::Remove(at, len)),
+        1 => (at(), prop::sample::select(&PIECES[..])).prop_map(|(at, piece)| Change::Insert(at, piece)),
+        1 => (at(), at(), 0usize..80).prop_map(|(from, to, len)| Change::Copy(from, to, len)),
+        3 => (at(), at()).prop_map(|(from, to)| Change::Replace(from, to)),
     ]
 }
 
@@ -230,6 +261,16 @@ fn change() -> impl Strategy<Value = Change> {
 fn between(text: &str, at: usize) -> usize {
     let at = at % (text.len() + 1);
     (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// Where the names, numbers and operations are.
+fn words(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '%' | '$' | '.');
+    let start = text.as_ptr().addr();
+    text.split(move |c| !is_of_word(c)).filter(|word| !word.is_empty()).map(move |word| {
+        let at = word.as_ptr().addr() - start;
+        at..at + word.len()
+    })
 }
 
 fn changed(text: &str, changes: &[Change]) -> String {
@@ -248,6 +289,13 @@ fn changed(text: &str, changes: &[Change]) -> String {
                 let piece = text[from..end].to_owned();
                 text.insert_str(between(&text, to), &piece);
             }
+            Change::Replace(from, to) => {
+                let words: Vec<_> = words(&text).collect();
+                if !words.is_empty() {
+                    let piece = text[words[from % words.len()].clone()].to_owned();
+                    text.replace_range(words[to % words.len()].clone(), &piece);
+                }
+            }
         }
     }
     text
@@ -262,21 +310,45 @@ fn part(which: usize, at: usize) -> String {
     format!(".version 8.6\n.target sm_90a\n.address_size 64\n{}\n", &text[start..end])
 }
 
+/// One entry of the samples, behind what is ahead of all.
+fn sample(which: usize, at: usize) -> String {
+    let text = SAMPLES[which % SAMPLES.len()];
+    let entries: Vec<_> = text.match_indices("\n.visible .entry").map(|(at, _)| at).collect();
+    let start = entries[at % entries.len()];
+    let end = text[start..].find("\n}").map_or(text.len(), |len| start + len + 3);
+    format!("{}\n{}", &text[..entries[0]], &text[start..end])
+}
+
+fn tell(what: &str) {
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+    let (read, accepted, assembled) = (count(&READ), count(&ACCEPTED), count(&ASSEMBLED));
+    println!("{what}: so far {read} texts are read, {accepted} accepted, {assembled} assembled");
+}
+
+#[test]
+fn changed_samples_are_read_or_refused() {
+    let changes = prop::collection::vec(change(), 1..6);
+    let mut runner = TestRunner::new(config());
+    let strategy = (any::<usize>(), any::<usize>(), changes);
+    let judged = runner.run(&strategy, |(which, at, changes)| {
+        judge(&changed(&sample(which, at), &changes));
+        Ok(())
+    });
+    tell("changed samples");
+    judged.unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+    #![proptest_config(config())]
 
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC{0,400}") {
         judge(&text);
         judge(&module(&text));
-    }
-
-    #[test]
-    fn changed_samples_are_read_or_refused(
-        which in 0..SAMPLES.len(),
-        changes in prop::collection::vec(change(), 1..6),
-    ) {
-        judge(&changed(SAMPLES[which], &changes));
     }
 
     #[test]

@@ -101,8 +101,17 @@ fn instruction<'a>(
     guard: Option<Guard<'a>>,
     opcode: &'a str,
 ) -> Result<StatementKind<'a>, PtxError> {
+    // Of what leaves or branches the transformation makes other instructions.
+    let most = match opcode.split('.').next() {
+        Some("ret" | "exit" | "trap") => 0,
+        Some("bra") => 1,
+        _ => usize::MAX,
+    };
     let mut operands = Vec::new();
     while !reader.take(';') {
+        if operands.len() == most {
+            reader.expect(';')?;
+        }
         if !operands.is_empty() {
             reader.expect(',')?;
         }

@@ -125,6 +125,16 @@ fn what_is_not_known_is_refused_where_it_is() {
     assert_eq!(of("/*é*/ # ;"), (6, 7));
     assert_eq!(error(".version 8.6 .strange").place, Place { line: 1, column: 14 });
     assert_eq!(error(&format!("{HEAD}.entry k() .maxfoo 3 {{ }}")).place.line, 4);
+    assert_eq!(of("ret %r1;"), (6, 5));
+    assert_eq!(of("bra L, M;"), (6, 6));
+    let twice = |outside: &str| {
+        let error = error(&format!("{HEAD}{outside} .entry k(.param .b64 to) {{ ret; }}"));
+        assert!(error.to_string().contains("and something outside"), "{error}");
+        error.place
+    };
+    assert_eq!(twice(".global .b8 to[4];"), Place { line: 4, column: 41 });
+    assert_eq!(twice(".func to() { ret; }"), Place { line: 4, column: 42 });
+    assert_eq!(twice(".global .b8 %r1[4];"), Place { line: 4, column: 13 });
     assert!(error("").to_string().contains("there is no .version"));
     assert!(error(&format!("{HEAD}.entry k() {{ ret;")).to_string().contains("ends inside"));
     assert!(error(&format!("{HEAD}/* ")).to_string().contains("does not end"));
