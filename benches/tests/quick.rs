@@ -238,6 +238,22 @@ fn engine_tells_what_a_decision_takes() {
     assert_numbers(&json["summary"], &keys);
 }
 
+#[test]
+fn pool_repeats_the_figures_of_trem() {
+    let json = results("pool", &["--device", "sim", "--quick", "--seed", "7"]);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 4 * 8 + 4 * 3 + 6);
+    for row in rows {
+        assert_numbers(row, &["devices", "load", "late", "revocations", "wasted", "utilization"]);
+    }
+    let summary = &json["summary"];
+    let late = ["late_first_come", "late_elastic", "late_elastic_killed", "late_elastic_yielding"];
+    let late = late.map(|key| summary[key].as_f64().unwrap());
+    assert!(late.is_sorted_by(|more, less| more >= less), "{summary}");
+    assert_eq!(summary["wasted_yielding"], 0.0, "{summary}");
+    assert!(summary["million"]["tasks"].as_u64() > Some(10_000), "{summary}");
+}
+
 /// The values that a key has, row by row.
 fn column<'a>(rows: &'a [Value], key: &str) -> Vec<&'a str> {
     rows.iter().map(|row| row[key].as_str().unwrap()).collect()
@@ -455,9 +471,10 @@ fn coschedule_is_simulated() {
 
 #[test]
 fn what_is_not_simulated_is_refused_with_what_is() {
-    for (suite, said) in
-        [("storm", "priority, antt, fairness, mix, coschedule, sim"), ("verify", "--device cpu")]
-    {
+    for (suite, said) in [
+        ("storm", "priority, antt, fairness, mix, coschedule, pool, sim"),
+        ("verify", "--device cpu"),
+    ] {
         let output = run(&[suite, "--device", "sim"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(errors(&output).contains(said), "{}", errors(&output));

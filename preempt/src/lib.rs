@@ -107,6 +107,7 @@ mod foreign;
 pub mod migration {}
 mod module;
 pub mod policy;
+pub mod pool;
 pub mod predict;
 pub mod prelude;
 pub mod ptx;

@@ -28,6 +28,7 @@ mod latency;
 mod launch;
 mod mix;
 mod overhead;
+mod pool;
 mod prediction;
 mod priority;
 mod sim;
@@ -143,7 +144,7 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 17] = [
+pub const ALL: [&dyn Experiment; 18] = [
     &storm::Storm,
     &armed::Armed,
     &latency::Latency,
@@ -160,6 +161,7 @@ pub const ALL: [&dyn Experiment; 17] = [
     &coschedule::Coschedule,
     &chimera::Chimera,
     &foreign::Foreign,
+    &pool::Pool,
     &sim::Sim,
 ];
 

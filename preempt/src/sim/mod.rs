@@ -56,6 +56,7 @@ mod device;
 mod host;
 mod load;
 mod machine;
+pub mod pool;
 mod program;
 mod random;
 mod recorded;

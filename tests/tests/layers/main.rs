@@ -68,7 +68,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         &["text", "vocabulary"],
         &["error"],
         &["sync", "module", "foreign", "ptx"],
-        &["policy", "predict"],
+        &["policy", "predict", "pool"],
         &["coschedule"],
         &["engine"],
         &["device", "recording", "sim"],

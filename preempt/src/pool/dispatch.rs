@@ -1,0 +1,436 @@
+//! Which task of a pool runs where: a state machine without threads, clocks or devices.
+//!
+//! It is told what happened and gives orders. Each task is started, and after a revocation started again, until it has
+//! finished once.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::{Class, PoolPolicy, Stop};
+
+/// The weight of the newest time in a mean: eight tasks, as many as one application has outstanding, make most of it.
+const NEWEST: f64 = 0.125;
+
+/// A task, from when it is submitted until it has finished.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct TaskNumber(u32);
+
+impl TaskNumber {
+    /// Numbers are given again, so there is one of each task that is not over.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An application, whose tasks are alike.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct ApplicationNumber(u32);
+
+/// What is to be done with a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// The task runs from its start.
+    Start { task: TaskNumber, device: usize },
+    /// It goes on where it yielded.
+    Resume { task: TaskNumber, device: usize },
+    /// It leaves, in this way.
+    Stop { task: TaskNumber, device: usize, stop: Stop },
+}
+
+/// What holds whatever the policy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rules {
+    pub stop: Stop,
+    /// Tasks of one application that are outstanding at most.
+    pub outstanding: usize,
+    /// Revocations of one task at most.
+    pub revocations: u32,
+}
+
+impl Rules {
+    /// Whether a batch task may be stopped.
+    fn may_stop(&self, task: &Task) -> bool {
+        match self.stop {
+            Stop::Never => false,
+            Stop::Yield(_) => true,
+            Stop::Revoke(_) => task.revocations < self.revocations,
+        }
+    }
+}
+
+/// Running times so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Totals {
+    pub finished: u64,
+    pub yields: u64,
+    pub revocations: u64,
+    /// Of tasks that have finished, without what they lost.
+    pub useful: Duration,
+    /// Of tasks that were revoked, until then.
+    pub wasted: Duration,
+}
+
+#[derive(Debug)]
+struct Task {
+    application: ApplicationNumber,
+    /// From when its time counts.
+    since: Duration,
+    /// The order in which tasks became outstanding.
+    age: u64,
+    /// What it ran for, and did not lose.
+    ran: Duration,
+    /// When it started, the last time from its start.
+    started: Duration,
+    revocations: u32,
+}
+
+#[derive(Debug)]
+struct Application {
+    class: Class,
+    /// Tasks that are not outstanding yet.
+    held: VecDeque<TaskNumber>,
+    outstanding: usize,
+    mean: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// The task that runs, and since when.
+    runs: Option<(TaskNumber, Duration)>,
+    is_leaving: bool,
+    /// The task that has yielded, whose memory is here.
+    paused: Option<TaskNumber>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    outstanding: usize,
+    running: usize,
+    mean: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct State {
+    rules: Rules,
+    slots: Vec<Slot>,
+    /// Devices where nothing runs: those that have no task that has yielded first.
+    idle: BTreeSet<(bool, usize)>,
+    /// Devices that run batch tasks which may be stopped and are not leaving, by when these started.
+    victims: BTreeSet<(Duration, u64, usize)>,
+    leaving: usize,
+    tasks: Vec<Option<Task>>,
+    free: Vec<TaskNumber>,
+    applications: Vec<Application>,
+    /// Outstanding tasks without a device, the oldest first.
+    waiting: [BTreeSet<(u64, TaskNumber)>; 2],
+    counts: [Count; 2],
+    ages: u64,
+    totals: Totals,
+}
+
+/// The tasks of a pool and its policy.
+#[derive(Debug)]
+pub(crate) struct Dispatcher {
+    state: State,
+    policy: Box<dyn PoolPolicy>,
+}
+
+impl Dispatcher {
+    pub fn new(devices: usize, rules: Rules, policy: Box<dyn PoolPolicy>) -> Dispatcher {
+        let state = State {
+            rules,
+            slots: vec![Slot::default(); devices],
+            idle: (0..devices).map(|device| (false, device)).collect(),
+            victims: BTreeSet::new(),
+            leaving: 0,
+            tasks: Vec::new(),
+            free: Vec::new(),
+            applications: Vec::new(),
+            waiting: Default::default(),
+            counts: Default::default(),
+            ages: 0,
+            totals: Totals::default(),
+        };
+        Dispatcher { state, policy }
+    }
+
+    pub fn application(&mut self, class: Class) -> ApplicationNumber {
+        let number = ApplicationNumber(self.state.applications.len() as u32);
+        let (held, outstanding, mean) = (VecDeque::new(), 0, None);
+        self.state.applications.push(Application { class, held, outstanding, mean });
+        number
+    }
+
+    /// Takes a task in, which is outstanding at once if its application may have another one.
+    pub fn submit(&mut self, now: Duration, application: ApplicationNumber) -> TaskNumber {
+        let state = &mut self.state;
+        let (since, started, ran) = (now, now, Duration::ZERO);
+        let task = Some(Task { application, since, age: 0, ran, started, revocations: 0 });
+        let number = match state.free.pop() {
+            Some(number) => {
+                state.tasks[number.index()] = task;
+                number
+            }
+            None => {
+                state.tasks.push(task);
+                TaskNumber(state.tasks.len() as u32 - 1)
+            }
+        };
+        state.applications[application.0 as usize].held.push_back(number);
+        state.let_in(now, application);
+        number
+    }
+
+    /// The task of this device has ended; returns it, and from when it was outstanding. It may have been told to leave.
+    pub fn finished(&mut self, now: Duration, device: usize) -> Option<(TaskNumber, Duration)> {
+        let state = &mut self.state;
+        let (number, since) = state.leave(device)?;
+        let task = state.tasks[number.index()].take()?;
+        state.free.push(number);
+        let ran = task.ran + now.saturating_sub(since);
+        state.totals.finished += 1;
+        state.totals.useful += ran;
+        let application = &mut state.applications[task.application.0 as usize];
+        application.outstanding -= 1;
+        let class = application.class;
+        update(&mut application.mean, ran);
+        let count = &mut state.counts[class as usize];
+        count.outstanding -= 1;
+        update(&mut count.mean, ran);
+        state.let_in(now, task.application);
+        Some((number, task.since))
+    }
+
+    /// The task of this device has left it, as it was told.
+    pub fn stopped(&mut self, now: Duration, device: usize) {
+        let state = &mut self.state;
+        let stop = state.rules.stop;
+        let Some((number, since)) = state.leave(device) else { return };
+        let Some(task) = &mut state.tasks[number.index()] else { return };
+        task.ran += now.saturating_sub(since);
+        if let Stop::Yield(_) = stop {
+            state.totals.yields += 1;
+            state.slots[device].paused = Some(number);
+            state.idle.remove(&(false, device));
+            state.idle.insert((true, device));
+        } else {
+            state.totals.revocations += 1;
+            state.totals.wasted += std::mem::take(&mut task.ran);
+            task.revocations += 1;
+            let class = state.applications[task.application.0 as usize].class;
+            state.waiting[class as usize].insert((task.age, number));
+        }
+    }
+
+    /// What is to be done now.
+    pub fn decide(&mut self, now: Duration, orders: &mut Vec<Order>) {
+        let mut plan = PoolPlan { state: &mut self.state, now, orders };
+        self.policy.decide(&mut plan);
+        plan.resume_all();
+    }
+
+    /// After which time to decide at the latest.
+    pub fn wake(&self) -> Option<Duration> {
+        let is_busy = self.state.counts.iter().any(|count| count.outstanding > 0);
+        self.policy.wake().filter(|_| is_busy)
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.state.totals
+    }
+}
+
+fn update(mean: &mut Option<Duration>, newest: Duration) {
+    *mean = Some(match *mean {
+        None => newest,
+        Some(mean) => mean.mul_f64(1.0 - NEWEST) + newest.mul_f64(NEWEST),
+    });
+}
+
+impl State {
+    /// Makes tasks outstanding, as many as an application may have.
+    fn let_in(&mut self, now: Duration, application: ApplicationNumber) {
+        let of = &mut self.applications[application.0 as usize];
+        while of.outstanding < self.rules.outstanding {
+            let Some(number) = of.held.pop_front() else { return };
+            let Some(task) = &mut self.tasks[number.index()] else { continue };
+            (task.since, task.age) = (now, self.ages);
+            self.ages += 1;
+            of.outstanding += 1;
+            self.counts[of.class as usize].outstanding += 1;
+            self.waiting[of.class as usize].insert((task.age, number));
+        }
+    }
+
+    fn class_of(&self, number: TaskNumber) -> Class {
+        let task = self.tasks[number.index()].as_ref();
+        task.map_or(Class::Batch, |task| self.applications[task.application.0 as usize].class)
+    }
+
+    /// Puts a task on an idle device.
+    fn enter(&mut self, now: Duration, device: usize, number: TaskNumber) {
+        let slot = &mut self.slots[device];
+        self.idle.remove(&(slot.paused.is_some(), device));
+        slot.paused = slot.paused.filter(|paused| *paused != number);
+        slot.runs = Some((number, now));
+        let class = self.class_of(number);
+        self.counts[class as usize].running += 1;
+        let task = self.tasks[number.index()].as_ref();
+        if let Some(task) = task.filter(|task| class == Class::Batch && self.rules.may_stop(task)) {
+            self.victims.insert((task.started, task.age, device));
+        }
+    }
+
+    /// Takes the task off a device, which is idle then.
+    fn leave(&mut self, device: usize) -> Option<(TaskNumber, Duration)> {
+        let slot = self.slots.get_mut(device)?;
+        let (number, since) = slot.runs.take()?;
+        self.idle.insert((slot.paused.is_some(), device));
+        self.leaving -= usize::from(std::mem::take(&mut slot.is_leaving));
+        let class = self.class_of(number);
+        self.counts[class as usize].running -= 1;
+        let task = self.tasks[number.index()].as_ref();
+        if let Some(task) = task.filter(|_| class == Class::Batch) {
+            self.victims.remove(&(task.started, task.age, device));
+        }
+        Some((number, since))
+    }
+}
+
+/// A batch task that can be stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Victim {
+    /// The device that runs it.
+    pub device: usize,
+    /// What it is expected to run for yet, if a task of its application has ended.
+    pub rest: Option<Duration>,
+    /// From the decision to stop it until its device is free.
+    pub latency: Duration,
+}
+
+/// A pool as its policy sees it, and what it decides.
+#[derive(Debug)]
+pub struct PoolPlan<'a> {
+    state: &'a mut State,
+    now: Duration,
+    orders: &'a mut Vec<Order>,
+}
+
+impl PoolPlan<'_> {
+    /// The number of devices.
+    pub fn devices(&self) -> usize {
+        self.state.slots.len()
+    }
+
+    /// A device where nothing runs; if there is any, one where no task has yielded.
+    pub fn idle(&self) -> Option<usize> {
+        self.state.idle.first().map(|&(_, device)| device)
+    }
+
+    /// A device where nothing runs and no task has yielded.
+    pub fn spare(&self) -> Option<usize> {
+        self.state.idle.first().filter(|(has_paused, _)| !has_paused).map(|&(_, device)| device)
+    }
+
+    /// Devices whose tasks were told to leave and have not left.
+    pub fn leaving(&self) -> usize {
+        self.state.leaving
+    }
+
+    /// Tasks of a class that wait for a device.
+    pub fn waiting(&self, class: Class) -> usize {
+        self.state.waiting[class as usize].len()
+    }
+
+    /// The age of the oldest of them: lower is older.
+    pub fn oldest(&self, class: Class) -> Option<u64> {
+        self.state.waiting[class as usize].first().map(|&(age, _)| age)
+    }
+
+    /// Tasks of a class that run.
+    pub fn running(&self, class: Class) -> usize {
+        self.state.counts[class as usize].running
+    }
+
+    /// Tasks of a class that wait, run, or have yielded.
+    pub fn outstanding(&self, class: Class) -> usize {
+        self.state.counts[class as usize].outstanding
+    }
+
+    /// What tasks of a class have run for in the mean, the newest most of all, if any has ended.
+    pub fn mean(&self, class: Class) -> Option<Duration> {
+        self.state.counts[class as usize].mean
+    }
+
+    /// Batch tasks that run and can be stopped, the latest started first.
+    pub fn victims(&self) -> impl Iterator<Item = Victim> {
+        self.state.victims.iter().rev().filter_map(|&(.., device)| self.victim(device))
+    }
+
+    fn victim(&self, device: usize) -> Option<Victim> {
+        let rules = self.state.rules;
+        let slot = self.state.slots.get(device)?;
+        let (number, since) = slot.runs.filter(|_| !slot.is_leaving)?;
+        let task = self.state.tasks[number.index()].as_ref()?;
+        let application = &self.state.applications[task.application.0 as usize];
+        let ran = task.ran + self.now.saturating_sub(since);
+        let rest = application.mean.map(|mean| mean.saturating_sub(ran));
+        let is_one = rules.may_stop(task) && application.class == Class::Batch;
+        is_one.then_some(Victim { device, rest, latency: rules.stop.latency() })
+    }
+
+    /// Starts the oldest task of a class on an idle device. Where a task has yielded no other batch task starts: it goes on
+    /// there. Returns whether one was started.
+    pub fn start(&mut self, class: Class, device: usize) -> bool {
+        let Some(slot) = self.state.slots.get(device) else { return false };
+        let is_kept = slot.paused.is_some() && class == Class::Batch;
+        if slot.runs.is_some() || is_kept {
+            return false;
+        }
+        let Some((_, task)) = self.state.waiting[class as usize].pop_first() else { return false };
+        if let Some(of) = &mut self.state.tasks[task.index()] {
+            of.started = self.now;
+        }
+        self.state.enter(self.now, device, task);
+        self.orders.push(Order::Start { task, device });
+        true
+    }
+
+    /// Starts the oldest tasks of a class on idle devices, until the class runs on this number of them.
+    pub fn serve(&mut self, class: Class, devices: usize) {
+        while self.running(class) < devices
+            && let Some(device) = self.idle()
+            && self.start(class, device)
+        {}
+    }
+
+    /// Stops the batch task of this device. Returns whether it can be.
+    pub fn stop(&mut self, device: usize) -> bool {
+        if self.victim(device).is_none() {
+            return false;
+        }
+        let slot = &mut self.state.slots[device];
+        let Some((number, _)) = slot.runs else { return false };
+        slot.is_leaving = true;
+        self.state.leaving += 1;
+        if let Some(task) = &self.state.tasks[number.index()] {
+            self.state.victims.remove(&(task.started, task.age, device));
+        }
+        let stop = self.state.rules.stop;
+        self.orders.push(Order::Stop { task: number, device, stop });
+        true
+    }
+
+    /// Lets tasks go on that have yielded, where nothing else runs.
+    fn resume_all(&mut self) {
+        while let Some(&(true, device)) = self.state.idle.last() {
+            let Some(task) = self.state.slots[device].paused else { return };
+            self.state.enter(self.now, device, task);
+            self.orders.push(Order::Resume { task, device });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

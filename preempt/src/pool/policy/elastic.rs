@@ -1,0 +1,92 @@
+//! As many devices for user-facing tasks as keep them within their SLA.
+
+use std::time::Duration;
+
+use super::PoolPolicy;
+use crate::pool::{Class, PoolPlan};
+
+/// TReM's period between two estimates, beside those at the end of each task.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Of `n` devices, user-facing tasks have `⌈l q / SLA⌉` (TReM, equation 2), where `q` of them are outstanding and take `l` each
+/// in the mean; batch tasks have the others. So short user-facing tasks wait for each other rather than to have batch tasks
+/// stopped. The victim is the one that started last, and none whose rest is shorter than it takes to stop it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Elastic {
+    sla: Duration,
+    period: Duration,
+}
+
+impl Elastic {
+    /// With this time from when a user-facing task is outstanding until its result is there. A
+    /// pool refuses a time of zero.
+    pub fn new(sla: Duration) -> Elastic {
+        Elastic { sla, period: PERIOD }
+    }
+
+    /// The time between two estimates; 100 ms if this is not called.
+    pub fn period(mut self, period: Duration) -> Elastic {
+        self.period = period;
+        self
+    }
+
+    /// Devices that keep this number of outstanding tasks within the SLA. Before any has ended, one for each.
+    fn needed(&self, outstanding: usize, mean: Option<Duration>) -> usize {
+        let Some(mean) = mean else { return outstanding };
+        let work = mean.as_nanos().saturating_mul(outstanding as u128);
+        work.div_ceil(self.sla.as_nanos().max(1)).try_into().unwrap_or(usize::MAX)
+    }
+}
+
+impl PoolPolicy for Elastic {
+    fn decide(&mut self, plan: &mut PoolPlan<'_>) {
+        let outstanding = plan.outstanding(Class::UserFacing);
+        let needed = self.needed(outstanding, plan.mean(Class::UserFacing)).min(plan.devices());
+        plan.serve(Class::UserFacing, needed);
+        let have = plan.running(Class::UserFacing) + plan.leaving();
+        let missing = needed.saturating_sub(have).min(plan.waiting(Class::UserFacing));
+        let pays = |rest: Option<Duration>, latency| rest.is_none_or(|rest| rest > latency);
+        let victims = plan.victims().filter(|victim| pays(victim.rest, victim.latency));
+        let victims: Vec<_> = victims.take(missing).collect();
+        for victim in victims {
+            plan.stop(victim.device);
+        }
+        plan.serve(Class::Batch, plan.devices());
+        // Rather than to leave a device idle; but a task that has yielded goes on.
+        while let Some(device) = plan.spare()
+            && plan.start(Class::UserFacing, device)
+        {}
+    }
+
+    fn refused(&self) -> Option<&'static str> {
+        let no_time = self.sla.is_zero().then_some(
+            "no task keeps an SLA of zero: give `Elastic::new` the longest time that users are to wait",
+        );
+        let no_period = self.period.is_zero().then_some(
+            "a period of zero is no period: give `Elastic::period` the time between two estimates",
+        );
+        no_time.or(no_period)
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        Some(self.period)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_outstanding_is_spread_over_the_sla() {
+        let ms = Duration::from_millis;
+        let elastic = Elastic::new(ms(200));
+        assert_eq!(elastic.needed(0, Some(ms(50))), 0);
+        assert_eq!(elastic.needed(4, Some(ms(50))), 1);
+        assert_eq!(elastic.needed(5, Some(ms(50))), 2);
+        assert_eq!(elastic.needed(3, None), 3, "nothing is known of them");
+        assert!(Elastic::new(Duration::ZERO).refused().is_some());
+        assert!(elastic.period(Duration::ZERO).refused().is_some() && elastic.refused().is_none());
+        assert_eq!(elastic.needed(usize::MAX, Some(Duration::MAX)), usize::MAX);
+    }
+}

@@ -1,0 +1,123 @@
+//! Jobs as TReM's evaluation has them.
+
+use std::time::Duration;
+
+use crate::pool::Class;
+use crate::sim::random::Random;
+
+/// TReM's times, a tenth of them: of its tasks (table III) and of its SLA.
+const SCALE: u32 = 10;
+/// Of user-facing tasks, in the paper.
+const SLA: Duration = Duration::from_millis(200);
+/// Of table III, in milliseconds.
+const USER_FACING: [u64; 9] = [1, 8, 38, 50, 60, 68, 81, 150, 170];
+const BATCH: [u64; 3] = [46_000, 130_696, 311_000];
+/// Means of the jobs' durations (table IV).
+const USER_FACING_JOB: Duration = Duration::from_secs(5);
+const BATCH_JOB: Duration = Duration::from_secs(600);
+/// Of an experiment (table IV).
+const JOBS: usize = 30;
+/// The paper has durations with a Pareto distribution and says no shape. With this one the mean is twice the least duration,
+/// and the tail is that of a hundred times it.
+const SHAPE: f64 = 2.0;
+const LONGEST: f64 = 100.0;
+
+/// The parts of user-facing jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobMix {
+    /// A half, as in Alibaba's traces.
+    W1,
+    /// Four fifths, as in Google's.
+    W2,
+}
+
+impl JobMix {
+    fn user_facing(self) -> f64 {
+        match self {
+            JobMix::W1 => 0.5,
+            JobMix::W2 => 0.8,
+        }
+    }
+}
+
+/// An application that comes with all of its tasks, which are alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolJob {
+    /// Of its tasks.
+    pub class: Class,
+    /// When it comes.
+    pub arrival: Duration,
+    /// What one of its tasks takes on a device of its own.
+    pub task: Duration,
+    /// The number of its tasks.
+    pub tasks: u32,
+}
+
+/// Jobs that come to a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PoolWorkload {
+    jobs: Vec<PoolJob>,
+}
+
+impl PoolWorkload {
+    /// These jobs.
+    pub fn new(jobs: impl IntoIterator<Item = PoolJob>) -> PoolWorkload {
+        PoolWorkload { jobs: jobs.into_iter().collect() }
+    }
+
+    /// TReM's workload (V.B), with a tenth of its times: 30 jobs whose tasks are drawn from its table III, whose durations have
+    /// a Pareto distribution, and whose gaps have an exponential one. With a load of 1, what comes fills the devices.
+    pub fn datacenter(mix: JobMix, devices: usize, load: f64, seed: u64) -> PoolWorkload {
+        PoolWorkload::jobs_of(mix, JOBS, devices, load, seed)
+    }
+
+    /// As [`datacenter`](PoolWorkload::datacenter), with this number of jobs.
+    pub fn jobs_of(mix: JobMix, jobs: usize, devices: usize, load: f64, seed: u64) -> PoolWorkload {
+        let [mut classes, mut durations, mut tasks, mut gaps] =
+            [1, 2, 3, 4].map(|of| Random::of(seed, of));
+        // Of each class its part, in a random order, so that 30 jobs of one seed are as mixed as those of another.
+        let user_facing = (jobs as f64 * mix.user_facing()).round() as usize;
+        let mut order: Vec<_> = (0..jobs).map(|job| (classes.part(), job < user_facing)).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let job = |(_, is_user_facing): (f64, bool)| {
+            let (class, times, mean): (_, &[u64], _) = match is_user_facing {
+                true => (Class::UserFacing, &USER_FACING, USER_FACING_JOB),
+                false => (Class::Batch, &BATCH, BATCH_JOB),
+            };
+            let least = mean.mul_f64((SHAPE - 1.0) / SHAPE);
+            let duration = least.mul_f64(durations.pareto(SHAPE, LONGEST));
+            let task = Duration::from_millis(times[(tasks.part() * times.len() as f64) as usize]);
+            let count = (duration.as_secs_f64() / task.as_secs_f64()).round().max(1.0) as u32;
+            PoolJob { class, arrival: Duration::ZERO, task: task / SCALE, tasks: count }
+        };
+        let mut workload = PoolWorkload::new(order.into_iter().map(job));
+        let count = workload.jobs.len().max(1) as u32;
+        let mean = workload.work().div_f64(devices.max(1) as f64 * load) / count;
+        let mut now = Duration::ZERO;
+        for job in &mut workload.jobs {
+            now += gaps.exponential(mean);
+            job.arrival = now;
+        }
+        workload
+    }
+
+    /// The jobs.
+    pub fn jobs(&self) -> &[PoolJob] {
+        &self.jobs
+    }
+
+    /// What all tasks take together.
+    pub fn work(&self) -> Duration {
+        self.jobs.iter().map(|job| job.task * job.tasks).sum()
+    }
+
+    /// The number of all tasks.
+    pub fn tasks(&self) -> u64 {
+        self.jobs.iter().map(|job| u64::from(job.tasks)).sum()
+    }
+
+    /// TReM's SLA, a tenth of it: 20 ms.
+    pub fn sla(&self) -> Duration {
+        SLA / SCALE
+    }
+}
