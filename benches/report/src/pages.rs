@@ -13,6 +13,7 @@ mod coschedule;
 mod cost;
 mod foreign;
 mod markdown;
+mod pool;
 mod readme;
 mod results;
 mod right;
@@ -37,7 +38,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 23] = [
+const SECTIONS: [(&str, Section); 24] = [
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
     ("From the signal until the last block has left", urgent::stops),
@@ -53,6 +54,7 @@ const SECTIONS: [(&str, Section); 23] = [
     ("Programs two at a time", coschedule::coschedule),
     ("Blocks that drain, are dropped or switch", chimera::chimera),
     ("Kernels of other compilers", foreign::foreign),
+    ("Tasks on pools of devices", pool::pool),
     ("Predicted durations", scheduling::prediction),
     ("Decided again, and simulated", scheduling::sim),
     ("In virtual time", scheduling::simulated),

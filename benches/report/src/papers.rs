@@ -9,6 +9,7 @@ pub(crate) const FLEP: &str = "FLEP, K40";
 pub(crate) const EFFISHA: &str = "EffiSha, K40m";
 pub(crate) const COSCHEDULING: &str = "Eyraud-Dubois and Bentes, P100";
 pub(crate) const CHIMERA: &str = "Chimera, simulated Fermi";
+pub(crate) const TREM: &str = "TReM, four P1000";
 
 /// FLEP (ASPLOS 2017).
 pub(crate) mod flep {
@@ -29,6 +30,25 @@ pub(crate) mod flep {
     pub const SHARE: f64 = 2.0 / 3.0;
     /// Figure 14: throughput lost, which is close to what was allowed.
     pub const MAX_OVERHEAD: f64 = 0.10;
+}
+
+/// TReM (HPCC 2020).
+pub(crate) mod trem {
+    /// Section VI.B: tasks that were later than the SLA, where the text has a number.
+    pub fn late(mix: &str, arm: &str, load: f64) -> Option<f64> {
+        let is_killed = arm.ends_with(", killed");
+        let is_plain = matches!(arm, "priority" | "elastic");
+        match (mix, load) {
+            ("W1", 1.0) if is_killed => Some(0.01),
+            ("W1", 2.0) if is_killed => Some(0.02),
+            ("W2", 1.0) if is_killed => Some(0.02),
+            ("W2", 2.0) if is_killed => Some(0.04),
+            ("W1", 1.0) if is_plain => Some(0.07),
+            ("W1", 2.0) if is_plain => Some(0.08),
+            ("W2", 1.0) if is_plain => Some(0.10),
+            _ => None,
+        }
+    }
 }
 
 /// EffiSha (PPoPP 2017).
