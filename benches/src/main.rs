@@ -134,7 +134,7 @@ fn ensure_device_code() -> Result<()> {
 
 /// For simulated results, a sentence about the model.
 fn how_it_was_simulated(args: &Args) -> Result<String> {
-    if args.device != DeviceKind::Sim {
+    if args.device != DeviceKind::Sim || !args.suite.has_model() {
         return Ok(String::new());
     }
     let source = Launches::h200()?.source();

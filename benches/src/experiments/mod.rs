@@ -121,6 +121,11 @@ pub trait Experiment: Debug + Sync {
         false
     }
 
+    /// Whether what runs in virtual time is on the model of a GPU.
+    fn has_model(&self) -> bool {
+        self.is_simulated()
+    }
+
     /// The programs that the suite runs unless `--program` names others: those of FLEP and EffiSha, since most suites
     /// repeat figures of these papers.
     fn programs(&self) -> Vec<&'static Definition> {

@@ -93,6 +93,8 @@ of 4.6 to 31 s, and an SLA of 20 ms.
   50 us and goes on where it was; for free: it leaves at once.
 - figure 11: the mean of W1 and W2 at load 1, with elastic: `devices` varies, killed in 2.2 ms and
   yielding in 50 us; then the time of a revocation varies on four devices.
+- elastic: user-facing tasks have as many devices as do the work outstanding within the SLA, less
+  the time of a task; in the paper, within the SLA.
 - late: the part of user-facing tasks that took longer than the SLA. wasted: what revoked tasks had
   run for, by what tasks ran for that ended. batch: the median time of batch jobs from arrival to
   end, by that of the same policy without stops. used: the part of the devices' time with a task.
@@ -114,6 +116,10 @@ impl Experiment for Pool {
 
     fn is_simulated(&self) -> bool {
         true
+    }
+
+    fn has_model(&self) -> bool {
+        false
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -8,8 +8,9 @@ use crate::pool::{Class, PoolPlan};
 /// TReM's period between two estimates, beside those at the end of each task.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Of `n` devices, user-facing tasks have `⌈l q / SLA⌉` (TReM, equation 2), where `q` of them are outstanding and take `l` each
-/// in the mean; batch tasks have the others. So short user-facing tasks wait for each other rather than to have batch tasks
+/// Of `n` devices, user-facing tasks have `⌈l q / (SLA - l)⌉`, where `q` of them are outstanding and take `l` each in the mean;
+/// batch tasks have the others. TReM's equation 2 has the whole SLA below the line, which leaves nothing for the time that the
+/// last of them takes itself: the more devices there are, the more of them are late then. So short user-facing tasks wait for each other rather than to have batch tasks
 /// stopped. The victim is the one that started last, and none whose rest is shorter than it takes to stop it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Elastic {
@@ -34,7 +35,11 @@ impl Elastic {
     fn needed(&self, outstanding: usize, mean: Option<Duration>) -> usize {
         let Some(mean) = mean else { return outstanding };
         let work = mean.as_nanos().saturating_mul(outstanding as u128);
-        work.div_ceil(self.sla.as_nanos().max(1)).try_into().unwrap_or(usize::MAX)
+        let within = self.sla.saturating_sub(mean).as_nanos();
+        match within {
+            0 => outstanding,
+            _ => work.div_ceil(within).try_into().unwrap_or(usize::MAX).min(outstanding),
+        }
     }
 }
 
@@ -82,9 +87,12 @@ mod tests {
         let ms = Duration::from_millis;
         let elastic = Elastic::new(ms(200));
         assert_eq!(elastic.needed(0, Some(ms(50))), 0);
-        assert_eq!(elastic.needed(4, Some(ms(50))), 1);
-        assert_eq!(elastic.needed(5, Some(ms(50))), 2);
+        // The last of them ends after 150 ms of waiting and 50 of its own.
+        assert_eq!(elastic.needed(3, Some(ms(50))), 1);
+        assert_eq!(elastic.needed(4, Some(ms(50))), 2);
         assert_eq!(elastic.needed(3, None), 3, "nothing is known of them");
+        assert_eq!(elastic.needed(3, Some(ms(190))), 3, "no more than there are");
+        assert_eq!(elastic.needed(3, Some(ms(250))), 3, "none can be in time");
         assert!(Elastic::new(Duration::ZERO).refused().is_some());
         assert!(elastic.period(Duration::ZERO).refused().is_some() && elastic.refused().is_none());
         assert_eq!(elastic.needed(usize::MAX, Some(Duration::MAX)), usize::MAX);
