@@ -93,6 +93,16 @@ struct Application {
     mean: Option<Duration>,
 }
 
+impl Application {
+    /// What its outstanding tasks take together, and their number if that is not known.
+    fn work(&self) -> (Duration, usize) {
+        match self.mean {
+            Some(mean) => (mean.saturating_mul(self.outstanding as u32), 0),
+            None => (Duration::ZERO, self.outstanding),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     /// The task that runs, and since when.
@@ -107,6 +117,16 @@ struct Count {
     outstanding: usize,
     running: usize,
     mean: Option<Duration>,
+    /// Of outstanding tasks whose applications' means are known, and the number of the others.
+    work: Duration,
+    unknown: usize,
+}
+
+impl Count {
+    fn account(&mut self, before: (Duration, usize), now: (Duration, usize)) {
+        self.work = self.work.saturating_add(now.0).saturating_sub(before.0);
+        self.unknown = self.unknown + now.1 - before.1;
+    }
 }
 
 #[derive(Debug)]
@@ -191,10 +211,12 @@ impl Dispatcher {
         state.totals.finished += 1;
         state.totals.useful += ran;
         let application = &mut state.applications[task.application.0 as usize];
+        let before = application.work();
         application.outstanding -= 1;
         let class = application.class;
         update(&mut application.mean, ran);
         let count = &mut state.counts[class as usize];
+        count.account(before, application.work());
         count.outstanding -= 1;
         update(&mut count.mean, ran);
         state.let_in(now, task.application);
@@ -256,8 +278,11 @@ impl State {
             let Some(task) = &mut self.tasks[number.index()] else { continue };
             (task.since, task.age) = (now, self.ages);
             self.ages += 1;
+            let before = of.work();
             of.outstanding += 1;
-            self.counts[of.class as usize].outstanding += 1;
+            let count = &mut self.counts[of.class as usize];
+            count.account(before, of.work());
+            count.outstanding += 1;
             self.waiting[of.class as usize].insert((task.age, number));
         }
     }
@@ -358,9 +383,11 @@ impl PoolPlan<'_> {
         self.state.counts[class as usize].outstanding
     }
 
-    /// What tasks of a class have run for in the mean, the newest most of all, if any has ended.
-    pub fn mean(&self, class: Class) -> Option<Duration> {
-        self.state.counts[class as usize].mean
+    /// What outstanding tasks of a class take together, by what tasks of their applications took, or of the class where none
+    /// of the application's has ended yet; `None` if none of the class has.
+    pub fn work(&self, class: Class) -> Option<Duration> {
+        let Count { mean, work, unknown, .. } = self.state.counts[class as usize];
+        mean.map(|mean| work.saturating_add(mean.saturating_mul(unknown as u32)))
     }
 
     /// Batch tasks that run and can be stopped, the latest started first.

@@ -149,6 +149,7 @@ fn policy(which: usize) -> Box<dyn PoolPolicy> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn every_task_finishes_once(
         devices in 1usize..5,

@@ -8,7 +8,8 @@ use crate::pool::{Class, PoolPlan};
 /// TReM's period between two estimates, beside those at the end of each task.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Of `n` devices, user-facing tasks have `⌈l q / (SLA - l)⌉`, where `q` of them are outstanding and take `l` each in the mean;
+/// Of `n` devices, user-facing tasks have `⌈l q / (SLA - l)⌉`, where `q` of them are outstanding and take `l` each in the
+/// mean, by what tasks of their applications took;
 /// batch tasks have the others. TReM's equation 2 has the whole SLA below the line, which leaves nothing for the time that the
 /// last of them takes itself: the more devices there are, the more of them are late then. So short user-facing tasks wait for each other rather than to have batch tasks
 /// stopped. The victim is the one that started last, and none whose rest is shorter than it takes to stop it.
@@ -31,14 +32,17 @@ impl Elastic {
         self
     }
 
-    /// Devices that keep this number of outstanding tasks within the SLA. Before any has ended, one for each.
-    fn needed(&self, outstanding: usize, mean: Option<Duration>) -> usize {
-        let Some(mean) = mean else { return outstanding };
-        let work = mean.as_nanos().saturating_mul(outstanding as u128);
-        let within = self.sla.saturating_sub(mean).as_nanos();
-        match within {
+    /// Devices that keep this number of outstanding tasks within the SLA, which take so long together. Before any task has ended,
+    /// one for each.
+    fn needed(&self, outstanding: usize, work: Option<Duration>) -> usize {
+        let Some(work) = work.filter(|_| outstanding > 0) else { return outstanding };
+        let mean = work.as_nanos() / outstanding as u128;
+        match self.sla.as_nanos().saturating_sub(mean) {
             0 => outstanding,
-            _ => work.div_ceil(within).try_into().unwrap_or(usize::MAX).min(outstanding),
+            within => {
+                let needed = work.as_nanos().div_ceil(within);
+                needed.try_into().unwrap_or(usize::MAX).min(outstanding)
+            }
         }
     }
 }
@@ -46,7 +50,7 @@ impl Elastic {
 impl PoolPolicy for Elastic {
     fn decide(&mut self, plan: &mut PoolPlan<'_>) {
         let outstanding = plan.outstanding(Class::UserFacing);
-        let needed = self.needed(outstanding, plan.mean(Class::UserFacing)).min(plan.devices());
+        let needed = self.needed(outstanding, plan.work(Class::UserFacing)).min(plan.devices());
         plan.serve(Class::UserFacing, needed);
         let have = plan.running(Class::UserFacing) + plan.leaving();
         let missing = needed.saturating_sub(have).min(plan.waiting(Class::UserFacing));
@@ -86,13 +90,13 @@ mod tests {
     fn the_work_outstanding_is_spread_over_the_sla() {
         let ms = Duration::from_millis;
         let elastic = Elastic::new(ms(200));
-        assert_eq!(elastic.needed(0, Some(ms(50))), 0);
+        assert_eq!(elastic.needed(0, Some(ms(0))), 0);
         // The last of them ends after 150 ms of waiting and 50 of its own.
-        assert_eq!(elastic.needed(3, Some(ms(50))), 1);
-        assert_eq!(elastic.needed(4, Some(ms(50))), 2);
+        assert_eq!(elastic.needed(3, Some(ms(150))), 1);
+        assert_eq!(elastic.needed(4, Some(ms(200))), 2);
         assert_eq!(elastic.needed(3, None), 3, "nothing is known of them");
-        assert_eq!(elastic.needed(3, Some(ms(190))), 3, "no more than there are");
-        assert_eq!(elastic.needed(3, Some(ms(250))), 3, "none can be in time");
+        assert_eq!(elastic.needed(3, Some(ms(570))), 3, "no more than there are");
+        assert_eq!(elastic.needed(3, Some(ms(750))), 3, "none can be in time");
         assert!(Elastic::new(Duration::ZERO).refused().is_some());
         assert!(elastic.period(Duration::ZERO).refused().is_some() && elastic.refused().is_none());
         assert_eq!(elastic.needed(usize::MAX, Some(Duration::MAX)), usize::MAX);
