@@ -8,11 +8,11 @@ use crate::pool::{Class, PoolPlan};
 /// TReM's period between two estimates, beside those at the end of each task.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Of `n` devices, user-facing tasks have `⌈l q / (SLA - l)⌉`, where `q` of them are outstanding and take `l` each in the
-/// mean, by what tasks of their applications took;
-/// batch tasks have the others. TReM's equation 2 has the whole SLA below the line, which leaves nothing for the time that the
-/// last of them takes itself: the more devices there are, the more of them are late then. So short user-facing tasks wait for each other rather than to have batch tasks
-/// stopped. The victim is the one that started last, and none whose rest is shorter than it takes to stop it.
+/// Of `n` devices, user-facing tasks have `⌈l q / (SLA - l)⌉`, where `q` of them are outstanding and take `l` each in the mean,
+/// by what tasks of their applications took; batch tasks have the others. TReM's equation 2 has the whole SLA below the line,
+/// which leaves nothing for the time that the last of them takes itself, and the mean of all that ended: the more devices there
+/// are, the more tasks are late then. Short user-facing tasks wait for each other rather than to have batch tasks stopped. The
+/// victim is the one that started last, and none whose rest is shorter than it takes to stop it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Elastic {
     sla: Duration,
