@@ -11,7 +11,7 @@ use std::thread;
 
 use preempt_ptx_text::{Options, Verdict, read, transform_with};
 
-use assembler::assemble_for;
+use assembler::assemble;
 
 mod assembler;
 
@@ -93,7 +93,7 @@ fn entries_of_other_compilers_are_accepted_and_assemble() {
                 match verdict {
                     Verdict::Accepted(_) => {
                         accepted.fetch_add(1, Ordering::Relaxed);
-                        assemble_for(&target, &name, &text);
+                        assemble(&target, &name, &text);
                     }
                     Verdict::Refused(refusals) => {
                         println!("{name}: {}", Verdict::Refused(refusals.clone()));

@@ -60,9 +60,11 @@ fn judge(text: &str) {
     }
 }
 
-/// Texts that could be read, and those of them with an accepted entry; of these, those that were assembled.
+/// Texts that could be read.
 static READ: AtomicU64 = AtomicU64::new(0);
+/// Texts with an accepted entry.
 static ACCEPTED: AtomicU64 = AtomicU64::new(0);
+/// Texts that were assembled, as they were and transformed.
 static ASSEMBLED: AtomicU64 = AtomicU64::new(0);
 
 /// Assembles each Nth of the transformed texts, and panics if that fails where the text that it was made of assembles.
@@ -70,9 +72,9 @@ fn assemble_some(text: &str, transformed: &str) {
     let number = ACCEPTED.fetch_add(1, Ordering::Relaxed);
     let every = std::env::var("PREEMPT_ASSEMBLE_EVERY").ok().and_then(|every| every.parse().ok());
     let is_due = every.is_some_and(|every: u64| number.is_multiple_of(every));
-    if is_due && assembler::assembles("sm_90a", text).is_ok_and(|is_right| is_right) {
+    if is_due && assembler::run("sm_90a", text).is_ok_and(|output| output.status.success()) {
         ASSEMBLED.fetch_add(1, Ordering::Relaxed);
-        assembler::assemble(&format!("{transformed}\nof {text}"), transformed);
+        assembler::assemble("sm_90a", &format!("{transformed}\nof {text}"), transformed);
     }
 }
 
@@ -319,12 +321,6 @@ fn sample(which: usize, at: usize) -> String {
     format!("{}\n{}", &text[..entries[0]], &text[start..end])
 }
 
-fn tell(what: &str) {
-    let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-    let (read, accepted, assembled) = (count(&READ), count(&ACCEPTED), count(&ASSEMBLED));
-    println!("{what}: so far {read} texts are read, {accepted} accepted, {assembled} assembled");
-}
-
 #[test]
 fn changed_samples_are_read_or_refused() {
     let changes = prop::collection::vec(change(), 1..6);
@@ -334,7 +330,9 @@ fn changed_samples_are_read_or_refused() {
         judge(&changed(&sample(which, at), &changes));
         Ok(())
     });
-    tell("changed samples");
+    let [read, accepted, assembled] =
+        [&READ, &ACCEPTED, &ASSEMBLED].map(|count| count.load(Ordering::Relaxed));
+    println!("so far {read} texts are read, {accepted} accepted, {assembled} assembled");
     judged.unwrap_or_else(|error| panic!("{error}"));
 }
 

@@ -76,7 +76,7 @@ fn all_is_assembled_and_passes_the_check() {
     for text in [POLLED, VOTED, NEVER] {
         let entries: Vec<_> = expected(text).into_iter().map(|(name, _)| name).collect();
         let (ptx, kernels) = with_yields(text, &entries);
-        assembler::assemble("drops", &ptx);
+        assembler::assemble("sm_90a", "drops", &ptx);
         let report = check(&ptx).unwrap();
         for kernel in &kernels {
             let is_accepted = matches!(kernel.verdict, Verdict::Accepted(_));
@@ -166,7 +166,7 @@ fn dynamic_shared_memory_makes_room_for_the_watch() {
         "ld.shared.u32 %r13, [dynamic]; mov.u32 %r14, %dynamic_smem_size;",
     );
     let (ptx, _) = with_yields(&text, &["tiles"]);
-    assembler::assemble("dynamic", &ptx);
+    assembler::assemble("sm_90a", "dynamic", &ptx);
     let (plain, yielding) = (entry(&ptx, "tiles__preemptible"), entry(&ptx, "tiles__yielding"));
     let (slot, size) = (
         "sub.u32 %preempt_end, %preempt_end, ",

@@ -46,7 +46,7 @@ fn accepted(ahead: &str, body: &str) -> Outcome {
     let Verdict::Accepted(verdict) = &kernel.verdict else { panic!("{}", kernel.verdict) };
     let (rules, barrier) = (verdict.rules.iter().copied().collect(), verdict.barrier);
     let ptx = transformed.ptx;
-    assembler::assemble("kernel", &ptx);
+    assembler::assemble("sm_90a", "kernel", &ptx);
     // What the host library asks of a module before it loads it.
     assert_eq!(check(&ptx).unwrap().preemptible, ["kernel"]);
     let (original, entry) = (function(&text, "kernel"), function(&ptx, "kernel__preemptible"));
@@ -124,7 +124,7 @@ fn the_cohort_is_behind_the_parameters() {
     // What a pointer points to has no say in where it is.
     let text = ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k(.param .u32 n, .param .u64 .ptr .global .align 1 a) { ret; }\n.entry none { ret; }";
     let transformed = transform(text, &["k", "none"]).unwrap();
-    assembler::assemble("k", &transformed.ptx);
+    assembler::assemble("sm_90a", "k", &transformed.ptx);
     let entry = |at: usize| transformed.kernels[at].preemptible.clone().unwrap();
     assert_eq!((entry(0).parameters[1].offset, entry(0).cohort.offset), (8, 16));
     assert_eq!((entry(1).parameters.len(), entry(1).cohort.offset), (0, 0));
@@ -227,7 +227,7 @@ fn the_loop_waits_for_other_grids() {
     assert!(of.entry.contains("// preempt.griddepcontrol.wait\n"));
     let with_waits = with_waits(&of.ptx).unwrap();
     assert!(function(&with_waits, "kernel__preemptible").contains("\tgriddepcontrol.wait;\n"));
-    assembler::assemble("with waits", &with_waits);
+    assembler::assemble("sm_90a", "with waits", &with_waits);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn functions_that_ask_for_the_index_get_it() {
     let second = one[one.find(".visible .entry").unwrap()..].replace("kernel", "second");
     let transformed = transform(&(one + &second), &["kernel", "second"]).unwrap();
     assert_eq!(transformed.ptx.matches(") inner__preempt_copy(").count(), 1);
-    assembler::assemble("two", &transformed.ptx);
+    assembler::assemble("sm_90a", "two", &transformed.ptx);
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn samples_are_assembled() {
     let transformed = transform(text, &names).unwrap();
     assert!(transformed.kernels.iter().all(|kernel| kernel.preemptible.is_some()));
     assert_eq!(check(&transformed.ptx).unwrap().preemptible.len(), names.len());
-    assembler::assemble("samples", &transformed.ptx);
+    assembler::assemble("sm_90a", "samples", &transformed.ptx);
 }
 
 #[test]
@@ -508,10 +508,10 @@ fn registers_can_be_bound_and_panics_recorded() {
     let bounds = BTreeMap::from([("kernel__preemptible", 40)]);
     let bound = bound_registers(&of.ptx, &functions, &bounds);
     assert!(function(&bound, "kernel__preemptible").contains(".maxnreg 40"));
-    assembler::assemble("bound", &bound);
+    assembler::assemble("sm_90a", "bound", &bound);
     let cohort = CohortLayout { grid: 0, post: 0, ticket: 0 };
     let recording = with_panic_records(&of.ptx, cohort).unwrap();
     let entry = function(&recording, "kernel__preemptible");
     assert!(entry.contains("@%p1 bra $preempt_panic;"), "{entry}");
-    assembler::assemble("recording", &recording);
+    assembler::assemble("sm_90a", "recording", &recording);
 }

@@ -5,16 +5,9 @@ use std::io;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Assembles a text for `sm_90a`, and panics with what the assembler says if it cannot. `PREEMPT_PTXAS` names another program
-/// than the `ptxas` of the path. Without one, says so and does nothing.
-#[allow(dead_code, reason = "a part of the tests names another architecture")]
-pub fn assemble(name: &str, text: &str) {
-    assemble_for("sm_90a", name, text);
-}
-
-/// As [`assemble`], for another architecture.
-#[allow(dead_code, reason = "most of the tests name none")]
-pub fn assemble_for(architecture: &str, name: &str, text: &str) {
+/// Assembles a text for an architecture, and panics with what the assembler says if it cannot. Without an assembler, says so and
+/// does nothing.
+pub fn assemble(architecture: &str, name: &str, text: &str) {
     match run(architecture, text) {
         Ok(output) => {
             let says = [output.stdout, output.stderr].concat();
@@ -25,13 +18,9 @@ pub fn assemble_for(architecture: &str, name: &str, text: &str) {
     }
 }
 
-/// Whether the assembler takes a text; an error if there is none.
-#[allow(dead_code, reason = "the others' texts are to assemble")]
-pub fn assembles(architecture: &str, text: &str) -> io::Result<bool> {
-    run(architecture, text).map(|output| output.status.success())
-}
-
-fn run(architecture: &str, text: &str) -> io::Result<Output> {
+/// What the assembler says of a text; an error if there is none. `PREEMPT_PTXAS` names another program than the `ptxas` of the
+/// path.
+pub fn run(architecture: &str, text: &str) -> io::Result<Output> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let program = std::env::var_os("PREEMPT_PTXAS").unwrap_or_else(|| OsString::from("ptxas"));
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -2,9 +2,9 @@
 //!
 //! A *task* is work that is stopped, and if need be run again, as a whole: copies in, launches, copies out. A
 //! [user-facing](Class::UserFacing) one should be over within a service level (SLA); a [batch](Class::Batch) one may take as
-//! long as it takes. This is what TReM (HPCC'20) decides. There, a stopped task is killed and starts anew. Here, one that can
-//! *yields*: it keeps its memory and what it did, and goes on where it was when its device is free again. It is *revoked*
-//! only where it cannot yield.
+//! long as it takes. This is what TReM (HPCC'20) decides. There, a stopped task is killed and starts anew. Here, a
+//! stopped task *yields* where it can: it keeps its memory and what it did, and goes on when its device is free again. Other
+//! tasks are *revoked*: they run again from their start.
 //!
 //! This module decides, and runs nothing: what each policy does with a workload and a number of devices,
 //! [`sim::pool`](crate::sim::pool) says in virtual time.
@@ -22,7 +22,7 @@ use std::time::Duration;
 mod dispatch;
 mod policy;
 
-pub(crate) use dispatch::{Dispatcher, Order, Rules, TaskNumber};
+pub(crate) use dispatch::{Dispatcher, Order, Rules, TaskNumber, Totals};
 #[doc(inline)]
 pub use dispatch::{PoolPlan, Victim};
 pub use policy::{Elastic, FirstCome, PoolPolicy, UserFacingFirst};

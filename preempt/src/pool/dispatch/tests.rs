@@ -180,7 +180,7 @@ proptest! {
                 _ => {
                     let device = *model.runs.keys().nth(at(model.runs.len())).expect("one");
                     let (task, is_leaving) = model.runs.remove(&device).expect("it runs");
-                    // One that was told to leave may end first.
+                    // A task that was told to leave may end first.
                     if is_leaving && *event == 2 {
                         pool.stopped(now, device);
                         match stop {

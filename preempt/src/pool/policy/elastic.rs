@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// by what tasks of their applications took; batch tasks have the others. TReM's equation 2 has the whole SLA below the line,
 /// which leaves nothing for the time that the last of them takes itself, and the mean of all that ended: the more devices there
 /// are, the more tasks are late then. Short user-facing tasks wait for each other rather than to have batch tasks stopped. The
-/// victim is the one that started last, and none whose rest is shorter than it takes to stop it.
+/// victim is the batch task that started last. A task that ends sooner than it could be stopped is left alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Elastic {
     sla: Duration,

@@ -4,16 +4,15 @@
 //! ```
 //! use std::time::Duration;
 //! use preempt::pool::{Elastic, FirstCome, Stop};
-//! use preempt::sim::pool::{JobMix, PoolSimulation, PoolWorkload};
+//! use preempt::sim::pool::{JobMix, PoolSimulation, PoolWorkload, SLA};
 //!
 //! let (devices, load, seed) = (4, 1.0, 1);
 //! let workload = PoolWorkload::datacenter(JobMix::W1, devices, load, seed);
-//! let sla = workload.sla();
 //!
-//! let elastic = PoolSimulation::new(devices, Elastic::new(sla)).stop(Stop::Yield(Duration::from_micros(50)));
+//! let elastic = PoolSimulation::new(devices, Elastic::new(SLA)).stop(Stop::Yield(Duration::from_micros(50)));
 //! let first_come = PoolSimulation::new(devices, FirstCome);
 //! let (elastic, first_come) = (elastic.run(&workload)?, first_come.run(&workload)?);
-//! assert!(elastic.late(sla) < first_come.late(sla) / 2.0);
+//! assert!(elastic.late(SLA) < first_come.late(SLA) / 2.0);
 //! # Ok::<(), preempt::Error>(())
 //! ```
 //!
@@ -29,14 +28,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use crate::error::{Error, SimulationError};
-use crate::pool::Class;
 use crate::pool::{
-    Dispatcher, OUTSTANDING, Order, PoolPolicy, REVOCATIONS, Rules, Stop, TaskNumber,
+    Class, Dispatcher, OUTSTANDING, Order, PoolPolicy, REVOCATIONS, Rules, Stop, TaskNumber, Totals,
 };
 
 mod workload;
 
-pub use workload::{JobMix, PoolJob, PoolWorkload};
+pub use workload::{JobMix, PoolJob, PoolWorkload, SLA};
 
 /// Times that a policy is asked in a row with nothing else happening, before the simulation is given up: it may wait for a time,
 /// and not for ever.
@@ -131,7 +129,7 @@ impl PoolSimulation {
                 given_up("the policy leaves tasks where they are: see that it starts all").into()
             );
         }
-        Ok(run.results)
+        Ok(PoolResults { totals: run.pool.totals(), ..run.results })
     }
 }
 
@@ -147,7 +145,6 @@ struct Run<'a> {
     orders: Vec<Order>,
     is_awake: bool,
     idle_wakes: u32,
-    last_arrival: Duration,
     jobs: BTreeMap<usize, u32>,
     results: PoolResults,
 }
@@ -167,7 +164,6 @@ impl<'a> Run<'a> {
             orders: Vec::new(),
             is_awake: false,
             idle_wakes: 0,
-            last_arrival: arrivals.clone().max().unwrap_or_default(),
             jobs: BTreeMap::new(),
             results: PoolResults {
                 devices,
@@ -239,7 +235,7 @@ impl<'a> Run<'a> {
 
     fn leaves(&mut self, now: Duration, device: usize, running: Running) {
         self.slots[device] = None;
-        let until = now.min(self.last_arrival);
+        let until = now.min(self.results.last_arrival);
         self.results.busy += until.saturating_sub(running.since);
     }
 
@@ -261,8 +257,6 @@ impl<'a> Run<'a> {
             }
         }
         self.orders = orders;
-        let totals = self.pool.totals();
-        self.results.totals = (totals.yields, totals.revocations, totals.useful, totals.wasted);
         self.idle_wakes = if self.agenda.is_empty() { self.idle_wakes + 1 } else { 0 };
         let wake = self.pool.wake().filter(|_| !self.is_awake && self.idle_wakes < IDLE_WAKES);
         if let Some(period) = wake {
@@ -281,7 +275,7 @@ pub struct PoolResults {
     busy: Duration,
     responses: Vec<Duration>,
     batch_jobs: Vec<Duration>,
-    totals: (u64, u64, Duration, Duration),
+    totals: Totals,
 }
 
 impl PoolResults {
@@ -303,17 +297,17 @@ impl PoolResults {
 
     /// How often a task yielded.
     pub fn yields(&self) -> u64 {
-        self.totals.0
+        self.totals.yields
     }
 
     /// How often a task was revoked.
     pub fn revocations(&self) -> u64 {
-        self.totals.1
+        self.totals.revocations
     }
 
     /// What revoked tasks had run for, by what all tasks ran for that ended.
     pub fn wasted(&self) -> f64 {
-        let (.., useful, wasted) = self.totals;
+        let Totals { useful, wasted, .. } = self.totals;
         wasted.as_secs_f64() / useful.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 

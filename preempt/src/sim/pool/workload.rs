@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::pool::Class;
 use crate::sim::random::Random;
 
-/// TReM's times, a tenth of them: of its tasks (table III) and of its SLA.
+/// By which TReM's times are divided: those of its tasks (table III) and its SLA.
 const SCALE: u32 = 10;
-/// Of user-facing tasks, in the paper.
-const SLA: Duration = Duration::from_millis(200);
+/// From when a user-facing task is outstanding until its end, at most: TReM's 200 ms, a tenth of them.
+pub const SLA: Duration = Duration::from_millis(200 / SCALE as u64);
 /// Of table III, in milliseconds.
 const USER_FACING: [u64; 9] = [1, 8, 38, 50, 60, 68, 81, 150, 170];
 const BATCH: [u64; 3] = [46_000, 130_696, 311_000];
@@ -114,10 +114,5 @@ impl PoolWorkload {
     /// The number of all tasks.
     pub fn tasks(&self) -> u64 {
         self.jobs.iter().map(|job| u64::from(job.tasks)).sum()
-    }
-
-    /// TReM's SLA, a tenth of it: 20 ms.
-    pub fn sla(&self) -> Duration {
-        SLA / SCALE
     }
 }

@@ -18,7 +18,7 @@ pub const SLOTS: u32 = 2;
 /// Rounds of `spin_yielding` between two yield points that the fake looks at.
 const ROUNDS: usize = 50_000;
 
-/// Whether `spin_yielding` goes on in its first rounds.
+/// Whether block-tasks of `spin_yielding` stay in their first rounds. Relaxed: it says nothing about other memory.
 static HELD: AtomicBool = AtomicBool::new(false);
 
 /// Keeps block-tasks of `spin_yielding` from ending, or lets them.

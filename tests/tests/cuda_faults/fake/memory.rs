@@ -66,7 +66,7 @@ pub fn violations() -> Vec<String> {
         if memory.kind == Kind::Pinned && !memory.is_live {
             // SAFETY: it stays allocated, and nothing is to write there any more.
             let bytes = unsafe { std::slice::from_raw_parts(*start as *const u8, memory.bytes) };
-            // Compared by the library: there are tens of megabytes.
+            // In pieces that the library compares at once, because there are tens of megabytes.
             if bytes.chunks(1024).any(|bytes| bytes != &[FREED; 1024][..bytes.len()]) {
                 found.push(format!("{} freed bytes of the host were written", memory.bytes));
             }
