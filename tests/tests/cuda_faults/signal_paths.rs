@@ -73,23 +73,31 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
     let Some((mut run, streams)) = run(device, found) else { return };
     let full = 2 * device.properties().sms;
     let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
-    let before = started();
-    // It fills the device.
-    let Some(victim) = run.victim(&streams[0], 400_000) else { return };
-    for (tasks, threads) in shapes {
-        let lens = [tasks as usize, (tasks * threads) as usize];
-        let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
-        let [Some(mut counts), Some(mut writes)] = buffers else { return };
-        let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
-        run.found.take(streams[1].launch(call).and_then(|handle| handle.wait()));
-        let counted = streams[1].download(&counts).and_then(|copy| copy.wait());
-        if let Some(counted) = run.found.take(counted) {
-            run.found.expect(counted.iter().all(|&count| count == 1), || format!("{counted:?}"));
+    // A victim that is over by then, where this process had no processor for a while, says nothing.
+    for _ in 0..20 {
+        let before = started();
+        // It fills the device.
+        let Some(victim) = run.victim(&streams[0], 400_000) else { return };
+        for (tasks, threads) in shapes {
+            let lens = [tasks as usize, (tasks * threads) as usize];
+            let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
+            let [Some(mut counts), Some(mut writes)] = buffers else { return };
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(tasks).block(threads);
+            run.found.take(streams[1].launch(call).and_then(|handle| handle.wait()));
+            let counted = streams[1].download(&counts).and_then(|copy| copy.wait());
+            if let Some(counted) = run.found.take(counted) {
+                let once = counted.iter().all(|&count| count == 1);
+                run.found.expect(once, || format!("{counted:?}"));
+            }
+        }
+        let (seen, is_over) = (started() - before, victim.handle.is_done());
+        run.check_victim(Some(victim), &streams[0]);
+        if !is_over {
+            run.found.expect(seen == 0, || format!("{seen} proxies"));
+            return;
         }
     }
-    let (seen, is_over) = (started() - before, victim.handle.is_done());
-    run.found.expect(!is_over && seen == 0, || format!("{seen} proxies, over: {is_over}"));
-    run.check_victim(Some(victim), &streams[0]);
+    run.found.expect(false, || "each victim was over before the launches beside it".into());
 }
 
 /// Proxies follow each other while a kernel runs, and signals arrive by them and between two of them; on the fake driver.
