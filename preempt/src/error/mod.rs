@@ -28,6 +28,7 @@ mod coschedule;
 mod device;
 mod launch;
 mod memory;
+mod pool;
 mod prediction;
 mod program;
 mod recording;
@@ -42,6 +43,7 @@ pub use coschedule::CoscheduleError;
 pub use device::DeviceError;
 pub use launch::LaunchError;
 pub use memory::MemoryError;
+pub use pool::PoolError;
 pub use prediction::PredictionError;
 pub use program::ProgramError;
 pub use recording::RecordingError;
@@ -92,6 +94,9 @@ pub enum Error {
     /// Jobs or speeds that cannot be co-scheduled as they were given.
     #[error(transparent)]
     Coschedule(#[from] CoscheduleError),
+    /// A pool that cannot be built, a task that it does not take, or how a task ended that gave no result.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The operating system gave no thread.
     #[error("a thread for {what} could not be started: {source}")]
     Thread {
@@ -114,8 +119,8 @@ macro_rules! debug_is_the_message {
 }
 
 debug_is_the_message! {
-    Error ArgumentError CodeError ConfigurationError CoscheduleError DeviceError LaunchError MemoryError PredictionError
-    ProgramError RecordingError SchedulerError SimulationError TuningError
+    Error ArgumentError CodeError ConfigurationError CoscheduleError DeviceError LaunchError MemoryError PoolError
+    PredictionError ProgramError RecordingError SchedulerError SimulationError TuningError
 }
 
 /// Writes the message of an error, and those of its sources that are no part of it.

@@ -6,7 +6,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::{Class, PoolPolicy, Stop};
+use super::policy::PoolPolicy;
+use super::terms::{Class, Stop};
 
 /// The weight of the newest time in a mean: eight tasks, as many as one application has outstanding, make most of it.
 const NEWEST: f64 = 0.125;
@@ -16,15 +17,25 @@ const NEWEST: f64 = 0.125;
 pub(crate) struct TaskNumber(u32);
 
 impl TaskNumber {
-    /// Numbers are given again, so there is one of each task that is not over.
+    /// Numbers are given again, so no two tasks that are not over have the same.
     pub fn index(self) -> usize {
         self.0 as usize
+    }
+
+    pub fn at(index: usize) -> TaskNumber {
+        TaskNumber(index as u32)
     }
 }
 
 /// An application, whose tasks are alike.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ApplicationNumber(u32);
+
+impl ApplicationNumber {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// What is to be done with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +44,7 @@ pub(crate) enum Order {
     Start { task: TaskNumber, device: usize },
     /// It goes on where it yielded.
     Resume { task: TaskNumber, device: usize },
-    /// It leaves, in this way.
+    /// It leaves, in this way: where it runs, or gives up the memory that it kept there when it yielded.
     Stop { task: TaskNumber, device: usize, stop: Stop },
 }
 
@@ -50,11 +61,8 @@ pub(crate) struct Rules {
 impl Rules {
     /// Whether a batch task may be stopped.
     fn may_stop(&self, task: &Task) -> bool {
-        match self.stop {
-            Stop::Never => false,
-            Stop::Yield(_) => true,
-            Stop::Revoke(_) => task.revocations < self.revocations,
-        }
+        // One that has yielded may be revoked, for its memory.
+        self.stop != Stop::Never && task.revocations < self.revocations
     }
 }
 
@@ -62,6 +70,8 @@ impl Rules {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Totals {
     pub finished: u64,
+    /// Tasks that ended otherwise: withdrawn or given up.
+    pub dropped: u64,
     pub yields: u64,
     pub revocations: u64,
     /// Of tasks that have finished, without what they lost.
@@ -82,11 +92,33 @@ struct Task {
     /// When it started, the last time from its start.
     started: Duration,
     revocations: u32,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Not outstanding yet.
+    Held,
+    Waiting,
+    Running(usize),
+    /// It has yielded on this device, where its memory is.
+    Paused(usize),
+}
+
+/// How a task ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// It ran to its end.
+    Finished,
+    /// It is not to run any more.
+    Dropped,
 }
 
 #[derive(Debug)]
 struct Application {
     class: Class,
+    /// Whether its number is given again when its last task has ended.
+    is_closed: bool,
     /// Tasks that are not outstanding yet.
     held: VecDeque<TaskNumber>,
     outstanding: usize,
@@ -110,6 +142,10 @@ struct Slot {
     is_leaving: bool,
     /// The task that has yielded, whose memory is here.
     paused: Option<TaskNumber>,
+    /// Set while that one was told to give it up.
+    is_giving_up: bool,
+    /// Set for ever when the device has failed.
+    is_lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,9 +174,11 @@ struct State {
     /// Devices that run batch tasks which may be stopped and are not leaving, by when these started.
     victims: BTreeSet<(Duration, u64, usize)>,
     leaving: usize,
+    lost: usize,
     tasks: Vec<Option<Task>>,
     free: Vec<TaskNumber>,
     applications: Vec<Application>,
+    free_applications: Vec<ApplicationNumber>,
     /// Outstanding tasks without a device, the oldest first.
     waiting: [BTreeSet<(u64, TaskNumber)>; 2],
     counts: [Count; 2],
@@ -163,9 +201,11 @@ impl Dispatcher {
             idle: (0..devices).map(|device| (false, device)).collect(),
             victims: BTreeSet::new(),
             leaving: 0,
+            lost: 0,
             tasks: Vec::new(),
             free: Vec::new(),
             applications: Vec::new(),
+            free_applications: Vec::new(),
             waiting: Default::default(),
             counts: Default::default(),
             ages: 0,
@@ -175,17 +215,33 @@ impl Dispatcher {
     }
 
     pub fn application(&mut self, class: Class) -> ApplicationNumber {
-        let number = ApplicationNumber(self.state.applications.len() as u32);
-        let (held, outstanding, mean) = (VecDeque::new(), 0, None);
-        self.state.applications.push(Application { class, held, outstanding, mean });
-        number
+        let state = &mut self.state;
+        let (is_closed, held, outstanding, mean) = (false, VecDeque::new(), 0, None);
+        let application = Application { class, is_closed, held, outstanding, mean };
+        match state.free_applications.pop() {
+            Some(number) => {
+                state.applications[number.index()] = application;
+                number
+            }
+            None => {
+                state.applications.push(application);
+                ApplicationNumber(state.applications.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// No more tasks of this application will come.
+    pub fn close(&mut self, application: ApplicationNumber) {
+        self.state.applications[application.index()].is_closed = true;
+        self.state.forget_if_over(application);
     }
 
     /// Takes a task in, which is outstanding at once if its application may have another one.
     pub fn submit(&mut self, now: Duration, application: ApplicationNumber) -> TaskNumber {
         let state = &mut self.state;
         let (since, started, ran) = (now, now, Duration::ZERO);
-        let task = Some(Task { application, since, age: 0, ran, started, revocations: 0 });
+        let place = Place::Held;
+        let task = Some(Task { application, since, age: 0, ran, started, revocations: 0, place });
         let number = match state.free.pop() {
             Some(number) => {
                 state.tasks[number.index()] = task;
@@ -196,51 +252,99 @@ impl Dispatcher {
                 TaskNumber(state.tasks.len() as u32 - 1)
             }
         };
-        state.applications[application.0 as usize].held.push_back(number);
+        state.applications[application.index()].held.push_back(number);
         state.let_in(now, application);
         number
     }
 
-    /// The task of this device has ended; returns it, and from when it was outstanding. It may have been told to leave.
-    pub fn finished(&mut self, now: Duration, device: usize) -> Option<(TaskNumber, Duration)> {
+    /// A task has ended, wherever it is and whatever it was told; returns from when it was outstanding.
+    pub fn ended(&mut self, now: Duration, number: TaskNumber, end: End) -> Option<Duration> {
         let state = &mut self.state;
-        let (number, since) = state.leave(device)?;
+        let place = state.tasks.get(number.index())?.as_ref()?.place;
+        state.take_off(now, number);
         let task = state.tasks[number.index()].take()?;
         state.free.push(number);
-        let ran = task.ran + now.saturating_sub(since);
-        state.totals.finished += 1;
-        state.totals.useful += ran;
-        let application = &mut state.applications[task.application.0 as usize];
-        let before = application.work();
-        application.outstanding -= 1;
-        let class = application.class;
-        update(&mut application.mean, ran);
-        let count = &mut state.counts[class as usize];
-        count.account(before, application.work());
-        count.outstanding -= 1;
-        update(&mut count.mean, ran);
-        state.let_in(now, task.application);
-        Some((number, task.since))
+        let application = &mut state.applications[task.application.index()];
+        if end == End::Finished {
+            state.totals.finished += 1;
+            state.totals.useful += task.ran;
+        } else {
+            state.totals.dropped += 1;
+        }
+        if place == Place::Held {
+            application.held.retain(|held| *held != number);
+        } else {
+            let before = application.work();
+            application.outstanding -= 1;
+            let class = application.class;
+            let count = &mut state.counts[class as usize];
+            if end == End::Finished {
+                update(&mut application.mean, task.ran);
+                update(&mut count.mean, task.ran);
+            }
+            count.account(before, application.work());
+            count.outstanding -= 1;
+            state.let_in(now, task.application);
+        }
+        state.forget_if_over(task.application);
+        Some(task.since)
     }
 
-    /// The task of this device has left it, as it was told.
-    pub fn stopped(&mut self, now: Duration, device: usize) {
+    /// A task has left its device, and goes on there.
+    pub fn yielded(&mut self, now: Duration, number: TaskNumber) {
         let state = &mut self.state;
-        let stop = state.rules.stop;
-        let Some((number, since)) = state.leave(device) else { return };
-        let Some(task) = &mut state.tasks[number.index()] else { return };
-        task.ran += now.saturating_sub(since);
-        if let Stop::Yield(_) = stop {
-            state.totals.yields += 1;
-            state.slots[device].paused = Some(number);
-            state.idle.remove(&(false, device));
+        let Some(Place::Running(device)) = state.take_off(now, number) else { return };
+        state.totals.yields += 1;
+        state.slots[device].paused = Some(number);
+        state.move_to(number, Place::Paused(device));
+        if state.idle.remove(&(false, device)) {
             state.idle.insert((true, device));
-        } else {
-            state.totals.revocations += 1;
-            state.totals.wasted += std::mem::take(&mut task.ran);
-            task.revocations += 1;
-            let class = state.applications[task.application.0 as usize].class;
-            state.waiting[class as usize].insert((task.age, number));
+        }
+    }
+
+    /// A task has left its device without its memory, and what it did there is lost.
+    pub fn revoked(&mut self, now: Duration, number: TaskNumber) {
+        let state = &mut self.state;
+        let (Some(Place::Running(_) | Place::Paused(_)), Some(task)) =
+            (state.take_off(now, number), &mut state.tasks[number.index()])
+        else {
+            return;
+        };
+        state.totals.revocations += 1;
+        state.totals.wasted += std::mem::take(&mut task.ran);
+        task.revocations += 1;
+        let class = state.applications[task.application.index()].class;
+        state.waiting[class as usize].insert((task.age, number));
+        state.move_to(number, Place::Waiting);
+    }
+
+    /// A running or a yielded task needs memory of its device that is not there. Has the yielded one give up its own for the
+    /// running one; the other way round, it waits. Returns whether memory comes free by that, since another task has some.
+    pub fn make_room(&mut self, number: TaskNumber, orders: &mut Vec<Order>) -> bool {
+        let Some(Some(Task { place, .. })) = self.state.tasks.get(number.index()) else {
+            return false;
+        };
+        match *place {
+            Place::Running(device) => {
+                let slot = &mut self.state.slots[device];
+                let Some(task) = slot.paused else { return false };
+                if !std::mem::replace(&mut slot.is_giving_up, true) {
+                    orders.push(Order::Stop { task, device, stop: Stop::Revoke(Duration::ZERO) });
+                }
+                true
+            }
+            Place::Paused(device) => self.state.slots[device].runs.is_some(),
+            Place::Held | Place::Waiting => false,
+        }
+    }
+
+    /// A device has failed: nothing starts there any more. The tasks that are there end or are revoked.
+    pub fn lose(&mut self, device: usize) {
+        let state = &mut self.state;
+        if !std::mem::replace(&mut state.slots[device].is_lost, true) {
+            state.lost += 1;
+            state.idle.remove(&(false, device));
+            state.idle.remove(&(true, device));
         }
     }
 
@@ -249,6 +353,15 @@ impl Dispatcher {
         let mut plan = PoolPlan { state: &mut self.state, now, orders };
         self.policy.decide(&mut plan);
         plan.resume_all();
+    }
+
+    /// Goes on with another policy.
+    pub fn set_policy(&mut self, policy: Box<dyn PoolPolicy>) {
+        self.policy = policy;
+    }
+
+    pub fn class_of(&self, number: TaskNumber) -> Class {
+        self.state.class_of(number)
     }
 
     /// After which time to decide at the latest.
@@ -270,9 +383,24 @@ fn update(mean: &mut Option<Duration>, newest: Duration) {
 }
 
 impl State {
+    fn move_to(&mut self, number: TaskNumber, place: Place) {
+        if let Some(task) = &mut self.tasks[number.index()] {
+            task.place = place;
+        }
+    }
+
+    fn forget_if_over(&mut self, application: ApplicationNumber) {
+        let of = &mut self.applications[application.index()];
+        if of.is_closed && of.outstanding == 0 && of.held.is_empty() {
+            // So that it is forgotten once.
+            of.is_closed = false;
+            self.free_applications.push(application);
+        }
+    }
+
     /// Makes tasks outstanding, as many as an application may have.
     fn let_in(&mut self, now: Duration, application: ApplicationNumber) {
-        let of = &mut self.applications[application.0 as usize];
+        let of = &mut self.applications[application.index()];
         while of.outstanding < self.rules.outstanding {
             let Some(number) = of.held.pop_front() else { return };
             let Some(task) = &mut self.tasks[number.index()] else { continue };
@@ -283,13 +411,14 @@ impl State {
             let count = &mut self.counts[of.class as usize];
             count.account(before, of.work());
             count.outstanding += 1;
+            task.place = Place::Waiting;
             self.waiting[of.class as usize].insert((task.age, number));
         }
     }
 
     fn class_of(&self, number: TaskNumber) -> Class {
         let task = self.tasks[number.index()].as_ref();
-        task.map_or(Class::Batch, |task| self.applications[task.application.0 as usize].class)
+        task.map_or(Class::Batch, |task| self.applications[task.application.index()].class)
     }
 
     /// Puts a task on an idle device.
@@ -298,6 +427,7 @@ impl State {
         self.idle.remove(&(slot.paused.is_some(), device));
         slot.paused = slot.paused.filter(|paused| *paused != number);
         slot.runs = Some((number, now));
+        self.move_to(number, Place::Running(device));
         let class = self.class_of(number);
         self.counts[class as usize].running += 1;
         let task = self.tasks[number.index()].as_ref();
@@ -306,19 +436,34 @@ impl State {
         }
     }
 
-    /// Takes the task off a device, which is idle then.
-    fn leave(&mut self, device: usize) -> Option<(TaskNumber, Duration)> {
-        let slot = self.slots.get_mut(device)?;
-        let (number, since) = slot.runs.take()?;
-        self.idle.insert((slot.paused.is_some(), device));
-        self.leaving -= usize::from(std::mem::take(&mut slot.is_leaving));
+    /// Takes a task off where it is, and counts what it ran for; returns where it was.
+    fn take_off(&mut self, now: Duration, number: TaskNumber) -> Option<Place> {
         let class = self.class_of(number);
-        self.counts[class as usize].running -= 1;
-        let task = self.tasks[number.index()].as_ref();
-        if let Some(task) = task.filter(|_| class == Class::Batch) {
-            self.victims.remove(&(task.started, task.age, device));
+        let task = self.tasks.get_mut(number.index())?.as_mut()?;
+        let place = task.place;
+        match place {
+            Place::Held => {}
+            Place::Waiting => drop(self.waiting[class as usize].remove(&(task.age, number))),
+            Place::Running(device) => {
+                let slot = &mut self.slots[device];
+                let since = slot.runs.take().map_or(now, |(_, since)| since);
+                task.ran += now.saturating_sub(since);
+                self.leaving -= usize::from(std::mem::take(&mut slot.is_leaving));
+                self.counts[class as usize].running -= 1;
+                self.victims.remove(&(task.started, task.age, device));
+                if !slot.is_lost {
+                    self.idle.insert((slot.paused.is_some(), device));
+                }
+            }
+            Place::Paused(device) => {
+                let slot = &mut self.slots[device];
+                (slot.paused, slot.is_giving_up) = (None, false);
+                if self.idle.remove(&(true, device)) {
+                    self.idle.insert((false, device));
+                }
+            }
         }
-        Some((number, since))
+        Some(place)
     }
 }
 
@@ -343,9 +488,9 @@ pub struct PoolPlan<'a> {
 }
 
 impl PoolPlan<'_> {
-    /// The number of devices.
+    /// The number of devices, without those that have failed.
     pub fn devices(&self) -> usize {
-        self.state.slots.len()
+        self.state.slots.len() - self.state.lost
     }
 
     /// A device where nothing runs; if there is any, one where no task has yielded.
@@ -398,9 +543,9 @@ impl PoolPlan<'_> {
     fn victim(&self, device: usize) -> Option<Victim> {
         let rules = self.state.rules;
         let slot = self.state.slots.get(device)?;
-        let (number, since) = slot.runs.filter(|_| !slot.is_leaving)?;
+        let (number, since) = slot.runs.filter(|_| !slot.is_leaving && !slot.is_lost)?;
         let task = self.state.tasks[number.index()].as_ref()?;
-        let application = &self.state.applications[task.application.0 as usize];
+        let application = &self.state.applications[task.application.index()];
         let ran = task.ran + self.now.saturating_sub(since);
         let rest = application.mean.map(|mean| mean.saturating_sub(ran));
         let is_one = rules.may_stop(task) && application.class == Class::Batch;
@@ -412,7 +557,7 @@ impl PoolPlan<'_> {
     pub fn start(&mut self, class: Class, device: usize) -> bool {
         let Some(slot) = self.state.slots.get(device) else { return false };
         let is_kept = slot.paused.is_some() && class == Class::Batch;
-        if slot.runs.is_some() || is_kept {
+        if slot.runs.is_some() || slot.is_lost || is_kept {
             return false;
         }
         let Some((_, task)) = self.state.waiting[class as usize].pop_first() else { return false };
@@ -449,10 +594,13 @@ impl PoolPlan<'_> {
         true
     }
 
-    /// Lets tasks go on that have yielded, where nothing else runs.
+    /// Lets tasks go on that have yielded, where nothing else runs. One that gives up its memory comes back as revoked.
     fn resume_all(&mut self) {
-        while let Some(&(true, device)) = self.state.idle.last() {
-            let Some(task) = self.state.slots[device].paused else { return };
+        let paused = self.state.idle.range((true, 0)..).map(|&(_, device)| device);
+        let giving_up = |device: &usize| self.state.slots[*device].is_giving_up;
+        let resumed: Vec<_> = paused.filter(|device| !giving_up(device)).collect();
+        for device in resumed {
+            let Some(task) = self.state.slots[device].paused else { continue };
             self.state.enter(self.now, device, task);
             self.orders.push(Order::Resume { task, device });
         }

@@ -32,6 +32,7 @@ mod fake;
 mod foreign;
 mod panics;
 mod peers;
+mod pools;
 mod raw;
 mod signal_paths;
 mod workloads;
@@ -176,7 +177,8 @@ fn run(case: &Case) -> Found {
     let mut found = Found::default();
     faults::reset();
     let before = fake::live();
-    if case.nth > 0 {
+    let is_pool = case.workload.ends_with("pools");
+    if case.nth > 0 && !is_pool {
         // Kept for the life of this process, which is short.
         faults::fail(case.function.clone().leak(), case.nth, case.code);
     }
@@ -216,6 +218,7 @@ fn run(case: &Case) -> Found {
             "raw" => raw::run(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
+            _ if is_pool => pools::run(case, &device, &mut found),
             peers if peers.ends_with("peers") => peers::run(peers, &device, &mut found),
             other => assert!(panics::run(other, &device, &mut found), "no workload `{other}`"),
         }

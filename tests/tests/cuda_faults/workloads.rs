@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
+use std::time::Duration;
 
 use cudarc::driver::sys;
 use preempt::conformance::Kernels;
@@ -129,7 +130,14 @@ pub const CONTRACT: Kernels = Kernels {
     without_code: Some(|counts, writes| without_code(counts, writes)),
 };
 
+/// Kernels that the driver was given.
+fn launches_of_driver() -> u64 {
+    let calls = faults::calls().into_iter();
+    calls.filter(|(name, _)| name.starts_with("cuLaunchKernel")).map(|(_, calls)| calls).sum()
+}
+
 impl Run<'_> {
+    /// A kernel that fills the device, and is on it.
     pub fn victim(&mut self, stream: &Stream, rounds: u32) -> Option<Victim> {
         let tasks = 2 * self.scheduler.device().properties().sms;
         self.victim_of(tasks, stream, rounds)
@@ -140,7 +148,12 @@ impl Run<'_> {
         let mut starts = self.found.take(self.scheduler.zeroed(tasks as usize))?;
         let mut out = self.found.take(self.scheduler.zeroed(threads as usize))?;
         let call = kernels::spin_yielding(&mut starts, rounds, &mut out).grid(tasks).block(THREADS);
+        let before = launches_of_driver();
         let handle = self.found.take(stream.launch(call))?;
+        // A thread without a processor may have its message still, and a later urgent one would go first.
+        while launches_of_driver() == before && !handle.is_done() {
+            let _ = handle.wait_timeout(Duration::from_millis(1));
+        }
         Some(Victim { handle, starts, out, rounds })
     }
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -31,11 +31,11 @@ fn a_batch_task_yields_to_a_user_facing_one_and_goes_on() {
     let short = pool.submit(10 * MS, user);
     assert_eq!(orders(&mut pool, 10 * MS), [Order::Stop { task: long, device: 0, stop }]);
     assert_eq!(orders(&mut pool, 10 * MS), [], "it is told once");
-    pool.stopped(11 * MS, 0);
+    pool.yielded(11 * MS, long);
     assert_eq!(orders(&mut pool, 11 * MS), [Order::Start { task: short, device: 0 }]);
-    assert_eq!(pool.finished(13 * MS, 0), Some((short, 10 * MS)));
+    assert_eq!(pool.ended(13 * MS, short, End::Finished), Some(10 * MS));
     assert_eq!(orders(&mut pool, 13 * MS), [Order::Resume { task: long, device: 0 }]);
-    assert_eq!(pool.finished(20 * MS, 0), Some((long, Duration::ZERO)));
+    assert_eq!(pool.ended(20 * MS, long, End::Finished), Some(Duration::ZERO));
     let useful = 20 * MS;
     assert_eq!(pool.totals(), Totals { finished: 2, yields: 1, useful, ..Totals::default() });
 }
@@ -51,14 +51,14 @@ fn a_task_that_is_revoked_starts_anew_ahead_of_younger_ones_and_not_for_ever() {
         assert_eq!(orders(&mut pool, start), [Order::Start { task: long, device: 0 }]);
         let short = pool.submit(start, user);
         assert_eq!(orders(&mut pool, start), [Order::Stop { task: long, device: 0, stop }]);
-        pool.stopped(start + MS, 0);
+        pool.revoked(start + MS, long);
         assert_eq!(orders(&mut pool, start + MS), [Order::Start { task: short, device: 0 }]);
-        assert!(pool.finished(start + 2 * MS, 0).is_some());
+        assert!(pool.ended(start + 2 * MS, short, End::Finished).is_some());
     }
     assert_eq!(orders(&mut pool, 30 * MS), [Order::Start { task: long, device: 0 }]);
     pool.submit(31 * MS, user);
     assert_eq!(orders(&mut pool, 31 * MS), [], "it was revoked three times");
-    assert_eq!(pool.finished(40 * MS, 0), Some((long, Duration::ZERO)));
+    assert_eq!(pool.ended(40 * MS, long, End::Finished), Some(Duration::ZERO));
     let Totals { revocations, wasted, .. } = pool.totals();
     assert_eq!((revocations, wasted), (3, 3 * MS));
     assert!(matches!(orders(&mut pool, 40 * MS)[..], [Order::Start { task, .. }] if task != next));
@@ -71,15 +71,15 @@ fn elastic_stops_no_task_for_what_one_device_can_do_in_time() {
     let [batch, user] = [Class::Batch, Class::UserFacing].map(|class| pool.application(class));
     let others = pool.application(Class::UserFacing);
     // A user-facing task takes 20 ms.
-    pool.submit(Duration::ZERO, user);
+    let known = pool.submit(Duration::ZERO, user);
     assert_eq!(orders(&mut pool, Duration::ZERO).len(), 1);
-    assert!(pool.finished(20 * MS, 0).is_some());
+    assert!(pool.ended(20 * MS, known, End::Finished).is_some());
     let both = [0; 2].map(|_| pool.submit(30 * MS, batch));
     assert_eq!(orders(&mut pool, 30 * MS).len(), 2);
     let first = pool.submit(40 * MS, user);
     let late = both[1];
     assert_eq!(orders(&mut pool, 40 * MS), [Order::Stop { task: late, device: 1, stop }]);
-    pool.stopped(45 * MS, 1);
+    pool.revoked(45 * MS, late);
     assert_eq!(orders(&mut pool, 45 * MS), [Order::Start { task: first, device: 1 }]);
     // Four of them need one device, six need two.
     for application in [user, others, others] {
@@ -99,19 +99,80 @@ fn an_application_has_no_more_tasks_outstanding_than_it_may() {
     let application = pool.application(Class::UserFacing);
     let tasks = [0; 3].map(|_| pool.submit(Duration::ZERO, application));
     assert_eq!(orders(&mut pool, Duration::ZERO).len(), 2);
-    assert!(pool.finished(5 * MS, 0).is_some());
+    assert!(pool.ended(5 * MS, tasks[0], End::Finished).is_some());
     assert_eq!(orders(&mut pool, 5 * MS), [Order::Start { task: tasks[2], device: 0 }]);
-    assert_eq!(pool.finished(6 * MS, 0), Some((tasks[2], 5 * MS)), "its time counts from there");
+    let since = pool.ended(6 * MS, tasks[2], End::Finished);
+    assert_eq!(since, Some(5 * MS), "its time counts from there");
+}
+
+#[test]
+fn a_task_that_has_yielded_gives_up_its_memory_to_the_one_that_runs() {
+    let mut pool = pool(1, Stop::Yield(MS), UserFacingFirst);
+    let [batch, user] = [Class::Batch, Class::UserFacing].map(|class| pool.application(class));
+    let long = pool.submit(Duration::ZERO, batch);
+    orders(&mut pool, Duration::ZERO);
+    let mut asked = Vec::new();
+    assert!(!pool.make_room(long, &mut asked), "it is alone");
+    let short = pool.submit(10 * MS, user);
+    orders(&mut pool, 10 * MS);
+    pool.yielded(10 * MS, long);
+    orders(&mut pool, 10 * MS);
+    assert!(pool.make_room(long, &mut asked) && asked.is_empty(), "it waits for the other one");
+    let stop = Stop::Revoke(Duration::ZERO);
+    for _ in 0..2 {
+        assert!(pool.make_room(short, &mut asked));
+        assert_eq!(asked, [Order::Stop { task: long, device: 0, stop }], "it is told once");
+    }
+    pool.revoked(12 * MS, long);
+    assert_eq!(orders(&mut pool, 12 * MS), [], "the device is taken");
+    assert!(!pool.make_room(short, &mut asked), "nothing is left to be given up");
+    pool.ended(13 * MS, short, End::Finished);
+    assert_eq!(orders(&mut pool, 13 * MS), [Order::Start { task: long, device: 0 }]);
+    assert_eq!(pool.totals().wasted, 10 * MS);
+}
+
+#[test]
+fn nothing_starts_on_a_device_that_has_failed() {
+    let mut pool = pool(2, Stop::Never, FirstCome);
+    let application = pool.application(Class::Batch);
+    let tasks = [0; 2].map(|_| pool.submit(Duration::ZERO, application));
+    assert_eq!(orders(&mut pool, Duration::ZERO).len(), 2);
+    pool.lose(0);
+    pool.revoked(MS, tasks[0]);
+    assert_eq!(orders(&mut pool, MS), []);
+    pool.ended(2 * MS, tasks[1], End::Finished);
+    assert_eq!(orders(&mut pool, 2 * MS), [Order::Start { task: tasks[0], device: 1 }]);
+}
+
+#[test]
+fn a_closed_application_is_forgotten_with_its_last_task() {
+    let mut pool = pool(1, Stop::Never, FirstCome);
+    let first = pool.application(Class::Batch);
+    let tasks = [0; 3].map(|_| pool.submit(Duration::ZERO, first));
+    orders(&mut pool, Duration::ZERO);
+    pool.close(first);
+    let second = pool.application(Class::Batch);
+    assert_ne!(first, second);
+    for task in [tasks[2], tasks[1]] {
+        pool.ended(MS, task, End::Dropped);
+    }
+    assert_ne!(pool.application(Class::Batch), first, "a task of it runs");
+    pool.ended(2 * MS, tasks[0], End::Finished);
+    assert_eq!(pool.application(Class::UserFacing), first);
+    let Totals { finished, dropped, .. } = pool.totals();
+    assert_eq!((finished, dropped), (1, 2));
 }
 
 /// What tasks a pool of devices would do.
 #[derive(Debug, Default)]
 struct Model {
-    runs: BTreeMap<usize, (TaskNumber, bool)>,
-    paused: BTreeMap<usize, TaskNumber>,
-    /// Tasks that are somewhere, by whether they are user-facing.
+    runs: BTreeMap<usize, (TaskNumber, Option<Stop>)>,
+    /// Whether it is giving up its memory.
+    paused: BTreeMap<usize, (TaskNumber, bool)>,
+    /// Tasks that are not over, by whether they are user-facing.
     live: BTreeMap<TaskNumber, bool>,
     revoked: BTreeMap<TaskNumber, u32>,
+    lost: BTreeSet<usize>,
 }
 
 impl Model {
@@ -119,24 +180,56 @@ impl Model {
         for order in orders {
             match *order {
                 Order::Start { task, device } => {
-                    assert!(self.live.contains_key(&task));
+                    assert!(self.live.contains_key(&task) && !self.lost.contains(&device));
                     let elsewhere = self.runs.values().map(|&(task, _)| task);
-                    let mut elsewhere = elsewhere.chain(self.paused.values().copied());
+                    let mut elsewhere = elsewhere.chain(self.paused.values().map(|of| of.0));
                     assert!(!elsewhere.any(|of| of == task), "it runs twice");
-                    assert!(self.runs.insert(device, (task, false)).is_none());
+                    assert!(self.runs.insert(device, (task, None)).is_none());
                     assert!(self.live[&task] || !self.paused.contains_key(&device));
                 }
                 Order::Resume { task, device } => {
-                    assert_eq!(self.paused.remove(&device), Some(task));
-                    assert!(self.runs.insert(device, (task, false)).is_none());
+                    assert_eq!(self.paused.remove(&device), Some((task, false)));
+                    assert!(self.runs.insert(device, (task, None)).is_none());
                 }
                 Order::Stop { task, device, stop } => {
-                    assert_ne!(stop, Stop::Never);
-                    assert_eq!(self.runs.insert(device, (task, true)), Some((task, false)));
                     assert!(!self.live[&task], "a user-facing task is stopped");
+                    match self.paused.get_mut(&device).filter(|of| of.0 == task) {
+                        Some((_, is_giving_up)) => {
+                            assert!(matches!(stop, Stop::Revoke(_)) && !*is_giving_up);
+                            *is_giving_up = true;
+                        }
+                        None => {
+                            assert_ne!(stop, Stop::Never);
+                            let running = self.runs.insert(device, (task, Some(stop)));
+                            assert_eq!(running, Some((task, None)));
+                        }
+                    }
                 }
             }
         }
+    }
+
+    /// The task of this number of those that run, or have yielded.
+    fn there(&self, index: usize) -> Option<(usize, TaskNumber)> {
+        let runs = self.runs.iter().map(|(&device, &(task, _))| (device, task));
+        let paused = self.paused.iter().map(|(&device, &(task, _))| (device, task));
+        let there: Vec<_> = runs.chain(paused).collect();
+        (!there.is_empty()).then(|| there[index % there.len()])
+    }
+
+    /// Takes a task off where it is.
+    fn leave(&mut self, (device, task): (usize, TaskNumber)) -> Option<Stop> {
+        if let Some((_, is_giving_up)) = self.paused.get(&device).filter(|of| of.0 == task).copied()
+        {
+            self.paused.remove(&device);
+            return is_giving_up.then_some(Stop::Revoke(Duration::ZERO));
+        }
+        self.runs.remove(&device).and_then(|(_, stop)| stop)
+    }
+
+    fn ends(&mut self, task: TaskNumber) {
+        self.live.remove(&task);
+        self.revoked.remove(&task);
     }
 }
 
@@ -151,57 +244,90 @@ fn policy(which: usize) -> Box<dyn PoolPolicy> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn every_task_finishes_once(
+    fn every_task_ends_once(
         devices in 1usize..5,
         which in 0usize..3,
         stop in prop::sample::select(vec![Stop::Never, Stop::Yield(MS), Stop::Revoke(MS)]),
-        events in prop::collection::vec((0u8..4, any::<usize>()), 1..200),
+        events in prop::collection::vec((0u8..12, any::<usize>()), 1..200),
     ) {
         let mut pool = Dispatcher::new(devices, rules(stop), policy(which));
         let classes = [Class::UserFacing, Class::Batch, Class::Batch];
         let applications = classes.map(|class| (pool.application(class), class));
-        let (mut model, mut now, mut submitted) = (Model::default(), Duration::ZERO, 0);
-        let ending = [(9, 0)];
-        for (event, index) in events.iter().chain(ending.iter().cycle()) {
+        let (mut model, mut now, mut submitted, mut ended) =
+            (Model::default(), Duration::ZERO, 0, 0);
+        const DRAIN: (u8, usize) = (u8::MAX, 0);
+        for &(event, index) in events.iter().chain([DRAIN].iter().cycle()) {
             now += MS;
-            let at = |len: usize| index % len;
             match event {
-                9 if model.live.is_empty() => break,
-                0 | 1 => {
-                    let (application, class) = applications[at(applications.len())];
+                u8::MAX if model.live.is_empty() => break,
+                0..4 => {
+                    let (application, class) = applications[index % applications.len()];
                     let task = pool.submit(now, application);
                     model.live.insert(task, class == Class::UserFacing);
                     submitted += 1;
                 }
-                _ if model.runs.is_empty() => {
-                    prop_assert!(*event != 9 || !model.live.is_empty());
-                    prop_assert!(*event != 9, "tasks wait, and nothing runs");
+                // A task is given up, wherever it is.
+                4 if !model.live.is_empty() => {
+                    let task = *model.live.keys().nth(index % model.live.len()).expect("one");
+                    let at = model.runs.iter().find(|(_, of)| of.0 == task).map(|(&at, _)| at);
+                    let yielded = model.paused.iter().find(|(_, of)| of.0 == task);
+                    if let Some(at) = at.or(yielded.map(|(&at, _)| at)) {
+                        model.leave((at, task));
+                    }
+                    prop_assert!(pool.ended(now, task, End::Dropped).is_some());
+                    model.ends(task);
+                    ended += 1;
+                }
+                5 => {
+                    let Some((_, task)) = model.there(index) else { continue };
+                    let mut orders = Vec::new();
+                    let is_alone = model.there(0).is_some_and(|(at, _)| {
+                        let (one, other) = (model.runs.get(&at), model.paused.get(&at));
+                        one.is_none() || other.is_none()
+                    });
+                    let comes_free = pool.make_room(task, &mut orders);
+                    prop_assert!(comes_free || orders.is_empty());
+                    prop_assert!(model.runs.len() + model.paused.len() > 1 || !comes_free || !is_alone);
+                    model.follow(&orders);
+                }
+                // The last device stays.
+                6 if model.lost.len() + 1 < devices && index % 8 == 0 => {
+                    let device = index / 8 % devices;
+                    pool.lose(device);
+                    model.lost.insert(device);
                 }
                 _ => {
-                    let device = *model.runs.keys().nth(at(model.runs.len())).expect("one");
-                    let (task, is_leaving) = model.runs.remove(&device).expect("it runs");
+                    prop_assert!(event != u8::MAX || model.there(0).is_some(), "tasks wait, and nothing runs");
+                    let Some(at) = model.there(index) else { continue };
+                    let (device, task) = at;
+                    let told = model.leave(at);
                     // A task that was told to leave may end first.
-                    if is_leaving && *event == 2 {
-                        pool.stopped(now, device);
-                        match stop {
-                            Stop::Yield(_) => drop(model.paused.insert(device, task)),
-                            _ => {
-                                let revoked = model.revoked.entry(task).or_default();
-                                *revoked += 1;
-                                prop_assert!(*revoked <= 3);
-                            }
+                    match told.filter(|_| event % 2 == 1) {
+                        _ if model.lost.contains(&device) => {
+                            pool.revoked(now, task);
                         }
-                    } else {
-                        let finished = pool.finished(now, device).map(|(task, _)| task);
-                        prop_assert_eq!(finished, Some(task));
-                        model.live.remove(&task);
-                        model.revoked.remove(&task);
+                        Some(Stop::Yield(_)) => {
+                            pool.yielded(now, task);
+                            prop_assert!(model.paused.insert(device, (task, false)).is_none());
+                        }
+                        Some(_) => {
+                            pool.revoked(now, task);
+                            let revoked = model.revoked.entry(task).or_default();
+                            *revoked += 1;
+                            prop_assert!(*revoked <= 3);
+                        }
+                        None => {
+                            prop_assert!(pool.ended(now, task, End::Finished).is_some());
+                            model.ends(task);
+                            ended += 1;
+                        }
                     }
                 }
             }
             model.follow(&orders(&mut pool, now));
         }
-        prop_assert_eq!(pool.totals().finished, submitted);
+        let Totals { finished, dropped, .. } = pool.totals();
+        prop_assert_eq!((finished + dropped, ended), (submitted, submitted));
         prop_assert!(model.paused.is_empty() && pool.wake().is_none());
     }
 }

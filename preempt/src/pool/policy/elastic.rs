@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::PoolPolicy;
-use crate::pool::{Class, PoolPlan};
+use crate::pool::dispatch::PoolPlan;
+use crate::pool::terms::Class;
 
 /// TReM's period between two estimates, beside those at the end of each task.
 const PERIOD: Duration = Duration::from_millis(100);

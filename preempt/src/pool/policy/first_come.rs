@@ -1,7 +1,8 @@
 //! The oldest first.
 
 use super::PoolPolicy;
-use crate::pool::{Class, PoolPlan};
+use crate::pool::dispatch::PoolPlan;
+use crate::pool::terms::Class;
 
 /// Starts the oldest task, whatever it is, and stops none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -11,6 +11,7 @@ use super::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 use crate::device::{Contents, Device, Patience, Sleep};
 use crate::error::{Error, MemoryError};
 use crate::scheduler::runtime::memory::Memory;
+use crate::vocabulary::BufferId;
 
 /// An array of `T` in device memory.
 ///
@@ -171,6 +172,11 @@ impl<T> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
+    /// Its name in every engine.
+    pub(crate) fn id(&self) -> BufferId {
+        self.memory.id
+    }
+
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.len

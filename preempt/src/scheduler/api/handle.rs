@@ -132,7 +132,7 @@ impl<T> Handle<T> {
     }
 
     /// Another handle for the same operation, without its result.
-    pub(in crate::scheduler) fn untyped(&self) -> Handle<()> {
+    pub(crate) fn untyped(&self) -> Handle<()> {
         Handle::new(self.shared.clone(), self.completion.clone(), Gives::NOTHING)
     }
 

@@ -279,6 +279,15 @@ impl Program {
         self.name
     }
 
+    /// The buffers that it writes; `None` for memory that no buffer has.
+    pub(crate) fn written(&self) -> impl Iterator<Item = Option<BufferId>> {
+        let written = self.resolved.uses.iter().filter(|used| used.access == Access::Write);
+        written.map(|used| match used.buffer {
+            BufferId::Borrowed(_) => None,
+            buffer => Some(buffer),
+        })
+    }
+
     /// Says that a launch of the program is on its way, so that it starts sooner: what decides about it is decided ahead, and
     /// its first kernel waits on the device. The [launch](Program::launch) is then a store to memory that the device reads,
     /// and the kernel starts without the driver and the host. Returns at once.

@@ -13,6 +13,7 @@ use super::buffer::Buffer;
 use crate::engine::Use;
 use crate::error::{ArgumentError, Error};
 use crate::scheduler::runtime::memory::Memory;
+use crate::vocabulary::BufferId;
 
 /// Device memory that an operation can read: a [`Buffer`], or a [range](Buffer::slice) of it.
 ///
@@ -88,6 +89,11 @@ impl<'a, T> BufferSlice<'a, T> {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'a, T>, Error> {
         let Range { start, end } = within(range, self.len)?;
         Ok(BufferSlice { start: self.start + start, len: end - start, ..*self })
+    }
+
+    /// The buffer's name in every engine.
+    pub(crate) fn id(&self) -> BufferId {
+        self.memory.id
     }
 
     /// The memory of the whole buffer.

@@ -495,6 +495,16 @@ impl Stream {
         Ok(uses)
     }
 
+    /// The buffers that a call writes; `None` for memory that no buffer has.
+    pub(crate) fn written_by<G>(call: &Call<'_, G>) -> Vec<Option<BufferId>> {
+        let written = call.args().buffers().iter().filter(|(_, access)| *access == Access::Write);
+        let memory = |argument: &BufferArg| {
+            let owner = argument.owner.as_ref().and_then(|owner| owner.downcast_ref::<Memory>());
+            owner.map(|memory| memory.id)
+        };
+        written.map(|(argument, _)| memory(argument)).collect()
+    }
+
     /// The buffer's name in the engine, and the bytes of it that are passed; `None` for borrowed memory without bytes.
     fn buffer_range(
         &self,

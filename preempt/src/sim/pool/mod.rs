@@ -29,7 +29,8 @@ use std::time::Duration;
 
 use crate::error::{Error, SimulationError};
 use crate::pool::{
-    Class, Dispatcher, OUTSTANDING, Order, PoolPolicy, REVOCATIONS, Rules, Stop, TaskNumber, Totals,
+    Class, Dispatcher, End, OUTSTANDING, Order, PoolPolicy, REVOCATIONS, Rules, Stop, TaskNumber,
+    Totals,
 };
 
 mod workload;
@@ -203,7 +204,8 @@ impl<'a> Run<'a> {
                 };
                 self.leaves(now, device, running);
                 let live = self.live[running.task.index()].take();
-                let (Some((_, since)), Some(live)) = (self.pool.finished(now, device), live) else {
+                let since = self.pool.ended(now, running.task, End::Finished);
+                let (Some(since), Some(live)) = (since, live) else {
                     return;
                 };
                 let job = &self.workload.jobs()[live.job];
@@ -227,7 +229,10 @@ impl<'a> Run<'a> {
                         _ => live.rest.saturating_sub(now - running.since),
                     };
                 }
-                self.pool.stopped(now, device);
+                match self.stop {
+                    Stop::Revoke(_) => self.pool.revoked(now, running.task),
+                    _ => self.pool.yielded(now, running.task),
+                }
             }
             Happening::Wake => self.is_awake = false,
         }

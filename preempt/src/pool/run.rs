@@ -1,0 +1,336 @@
+//! What the body of a task has of its device while it runs there.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use preempt_device::host::{Call, HasGrid};
+use preempt_device::kernel::KernelArg;
+
+use super::runtime::Inner;
+use super::task::Ticket;
+use crate::error::{Error, LaunchError, MemoryError, PoolError};
+use crate::scheduler::{
+    Buffer, DeviceSlice, DeviceSliceMut, Handle, Program, ProgramBuilder, Scheduler, Stream,
+};
+use crate::sync::{Mutex, lock};
+use crate::vocabulary::BufferId;
+
+/// Time that memory may take to come back after the task that had it has left: operations keep their buffers until the
+/// device needs them no more.
+const RETURN: Duration = Duration::from_millis(100);
+
+/// Operations of a run from which on those that are over are looked for with each one.
+const MANY: usize = 64;
+
+/// One run of a task: its device, and the operations that it submits there, which run in their order.
+///
+/// Once the task was told to leave, each call gives [`PoolError::Revoked`], and what was submitted is cancelled. The pool
+/// looks at the operations' results itself: a task has failed when one of them has, whatever the body returns.
+pub struct Run {
+    pub(super) inner: Arc<Inner>,
+    pub(super) ticket: Ticket,
+    pub(super) name: Arc<str>,
+    pub(super) device: usize,
+    pub(super) stream: Stream,
+    pub(super) progress: Arc<Progress>,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("task", &self.name)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a run has under way. The pool has it, too, to stop the run.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Set when the run was told to leave.
+    is_revoked: bool,
+    /// Set when an operation was refused or cancelled for that.
+    is_cut: bool,
+    /// Operations that may not have ended, or whose errors were not seen.
+    handles: Vec<Handle<()>>,
+    /// The first error of an operation.
+    error: Option<Error>,
+    /// Buffers that the run has made.
+    own: HashSet<BufferId>,
+}
+
+/// How the operations of a run have ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Whether the run has left because it was told to.
+    pub is_cut: bool,
+    pub error: Option<Error>,
+}
+
+impl Progress {
+    /// Tells the run to leave, and cancels its operations.
+    pub fn revoke(&self) {
+        let handles: Vec<_> = {
+            let mut state = lock(&self.state);
+            state.is_revoked = true;
+            state.handles.iter().map(Handle::untyped).collect()
+        };
+        // Without the lock: this may run code of the application.
+        handles.iter().for_each(Handle::cancel);
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        lock(&self.state).is_revoked
+    }
+
+    /// Waits for all operations; the body has returned.
+    pub fn end(&self) -> Ended {
+        loop {
+            let Some(handle) = lock(&self.state).handles.pop() else { break };
+            self.note(&handle.wait().err());
+        }
+        let mut state = lock(&self.state);
+        Ended { is_cut: state.is_cut, error: state.error.take() }
+    }
+
+    fn note(&self, error: &Option<Error>) {
+        let Some(error) = error else { return };
+        let mut state = lock(&self.state);
+        // What was lost with a cancelled or a failed operation follows from that one.
+        let is_later = matches!(error, Error::Launch(LaunchError::InputLost { .. }));
+        match error {
+            Error::Launch(LaunchError::Cancelled { .. }) if state.is_revoked => state.is_cut = true,
+            _ if is_later && state.is_revoked => state.is_cut = true,
+            _ if is_later => drop(state.error.get_or_insert_with(|| error.clone())),
+            _ => {
+                let known = state.error.take();
+                let known =
+                    known.filter(|of| !matches!(of, Error::Launch(LaunchError::InputLost { .. })));
+                state.error = Some(known.unwrap_or_else(|| error.clone()));
+            }
+        }
+    }
+}
+
+impl Run {
+    /// The number of the device among those of the pool, from 0 on.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+
+    /// A buffer of `len` elements whose bytes are all 0. Where a task that has yielded has the device's memory, it gives
+    /// it up and runs again later, or this task waits, if it is the one that has yielded.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::OutOfMemory`] where the task is alone on its device; [`PoolError::Revoked`].
+    pub fn zeroed<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        self.with_room(|scheduler, timeout| match timeout {
+            None => scheduler.zeroed(len),
+            Some(timeout) => scheduler.zeroed_within(len, timeout),
+        })
+    }
+
+    /// A buffer that holds a copy of `data`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`zeroed`](Run::zeroed).
+    pub fn buffer<T: KernelArg>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
+        self.with_room(|scheduler, timeout| match timeout {
+            None => scheduler.buffer(data),
+            Some(timeout) => scheduler.buffer_within(data, timeout),
+        })
+    }
+
+    /// Launches a kernel, which writes buffers of this run alone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::launch`], [`PoolError::NotReplayable`], or [`PoolError::Revoked`].
+    pub fn launch<G: HasGrid>(&self, call: Call<'static, G>) -> Result<(), Error> {
+        let name = call.kernel().name;
+        self.write(name, Stream::written_by(&call))?;
+        self.keep(self.stream.launch(call)?.untyped())
+    }
+
+    /// Copies `data` to a buffer of this run, or a range of one, of the same length.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::upload`], [`PoolError::NotReplayable`], or [`PoolError::Revoked`].
+    pub fn upload<'a, T: KernelArg>(
+        &self,
+        data: impl Into<Cow<'a, [T]>>,
+        to: &mut impl DeviceSliceMut<T>,
+    ) -> Result<(), Error> {
+        self.write("copy", [Some(to.as_slice().id())])?;
+        self.keep(self.stream.upload(data, to)?)
+    }
+
+    /// Fills a buffer of this run, or a range of one, with a value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::fill`], [`PoolError::NotReplayable`], or [`PoolError::Revoked`].
+    pub fn fill<T: KernelArg>(
+        &self,
+        buffer: &mut impl DeviceSliceMut<T>,
+        value: T,
+    ) -> Result<(), Error> {
+        self.write("fill", [Some(buffer.as_slice().id())])?;
+        self.keep(self.stream.fill(buffer, value)?)
+    }
+
+    /// Copies a buffer, or a range of one, to a buffer of this run of the same length.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::copy_buffer`], [`PoolError::NotReplayable`], or [`PoolError::Revoked`].
+    pub fn copy_buffer<T: KernelArg>(
+        &self,
+        from: &impl DeviceSlice<T>,
+        to: &mut impl DeviceSliceMut<T>,
+    ) -> Result<(), Error> {
+        self.write("copy", [Some(to.as_slice().id())])?;
+        self.keep(self.stream.copy_buffer(from, to)?)
+    }
+
+    /// Copies a buffer, or a range of one, to the host, when all operations before it are done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::download`] and its handle, or [`PoolError::Revoked`].
+    pub fn download<T: KernelArg>(&self, from: &impl DeviceSlice<T>) -> Result<Vec<T>, Error> {
+        self.check()?;
+        let handle = self.stream.download(from)?;
+        self.keep(handle.untyped())?;
+        handle.wait().inspect_err(|error| self.progress.note(&Some(error.clone()))).map_err(
+            |error| match lock(&self.progress.state).is_revoked {
+                true => self.revoked(),
+                false => error,
+            },
+        )
+    }
+
+    /// Records a program on this run's device, as [`Stream::program`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::program`], or [`PoolError::Revoked`].
+    pub fn program(
+        &self,
+        name: &'static str,
+        record: impl FnOnce(&mut ProgramBuilder<'_>) -> Result<(), Error>,
+    ) -> Result<Program, Error> {
+        self.check()?;
+        self.stream.program(name, record)
+    }
+
+    /// Launches a program, which writes buffers of this run alone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::launch_program`], [`PoolError::NotReplayable`], or [`PoolError::Revoked`].
+    pub fn launch_program(&self, program: &Program) -> Result<(), Error> {
+        self.write(program.name(), program.written())?;
+        self.keep(self.stream.launch_program(program)?.untyped())
+    }
+
+    /// Whether the task may go on: for bodies that compute on the host for a while.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Revoked`] if it was told to leave.
+    pub fn check(&self) -> Result<(), Error> {
+        let mut state = lock(&self.progress.state);
+        if !state.is_revoked {
+            return Ok(());
+        }
+        state.is_cut = true;
+        Err(self.revoked())
+    }
+
+    fn revoked(&self) -> Error {
+        PoolError::Revoked { task: self.name.clone() }.into()
+    }
+
+    fn scheduler(&self) -> &Scheduler {
+        self.inner.scheduler(self.device)
+    }
+
+    /// Whether an operation may be submitted that writes these buffers; `None` is memory that no buffer has.
+    fn write(
+        &self,
+        operation: &'static str,
+        written: impl IntoIterator<Item = Option<BufferId>>,
+    ) -> Result<(), Error> {
+        self.check()?;
+        let state = lock(&self.progress.state);
+        let is_own = |id: Option<BufferId>| id.is_some_and(|id| state.own.contains(&id));
+        if written.into_iter().all(is_own) {
+            return Ok(());
+        }
+        Err(PoolError::NotReplayable { task: self.name.clone(), operation }.into())
+    }
+
+    /// Keeps an operation that was submitted, for its error and to cancel it.
+    fn keep(&self, handle: Handle<()>) -> Result<(), Error> {
+        let over: Vec<_> = {
+            let mut state = lock(&self.progress.state);
+            if state.is_revoked {
+                drop(state);
+                // `revoke` did not see it.
+                handle.cancel();
+                lock(&self.progress.state).handles.push(handle);
+                return self.check();
+            }
+            state.handles.push(handle);
+            if state.handles.len() < MANY {
+                return Ok(());
+            }
+            state.handles.extract_if(.., |handle| handle.is_done()).collect()
+        };
+        over.iter().for_each(|handle: &Handle<()>| self.progress.note(&handle.wait().err()));
+        Ok(())
+    }
+
+    /// Allocates a buffer, and has other tasks make room for it if need be.
+    fn with_room<T>(
+        &self,
+        allocate: impl Fn(&Scheduler, Option<Duration>) -> Result<Buffer<T>, Error>,
+    ) -> Result<Buffer<T>, Error> {
+        let (mut timeout, mut first, mut is_last) = (None, None, false);
+        loop {
+            self.check()?;
+            match allocate(self.scheduler(), timeout) {
+                Ok(buffer) => {
+                    lock(&self.progress.state).own.insert(buffer.id());
+                    return Ok(buffer);
+                }
+                Err(
+                    error @ Error::Memory(
+                        MemoryError::OutOfMemory { .. } | MemoryError::Timeout { .. },
+                    ),
+                ) => {
+                    let first = first.get_or_insert(error);
+                    if is_last {
+                        return Err(first.clone());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            // The other task may have left since, so this one tries once more where there is none.
+            is_last = !self.inner.await_room(self.ticket, self.device, &self.progress);
+            timeout = Some(RETURN);
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! The threads of a pool: they carry out what [`Dispatcher`] orders, and tell it what came of it.
+//!
+//! Each device has two threads: one for the task that runs there, and one for a task that has yielded. The dispatcher is behind
+//! one lock. A thread that brings news takes it, has the dispatcher decide, and carries out its orders. With the lock held, only
+//! the policy is called of the application's code.
+//!
+//! A task that *yields* is not stopped on the device: its launches are less urgent than those of the task that takes its place,
+//! and the device's scheduler gives these the SMs that they fill. A task that is *revoked* has its operations cancelled, and its
+//! body returns.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::dispatch::{ApplicationNumber, Dispatcher, End, Order, Rules, TaskNumber, Totals};
+use super::policy::{FirstCome, PoolPolicy};
+use super::run::{Ended, Progress, Run};
+use super::task::{Body, Ticket};
+use super::terms::{Class, Stop};
+use crate::error::{DeviceError, Error, PoolError, caught};
+use crate::policy::Priority;
+use crate::scheduler::Scheduler;
+use crate::sync::mpsc::{Receiver, Sender, channel};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Instant, Mutex, contain, lock};
+
+/// Threads of a device.
+const LANES: usize = 2;
+
+/// Failures of devices that a task may see. With more, a task that makes devices fail would cost each of the pool's.
+const FAILURES: u32 = 1;
+
+/// The longest that a pool waits for bodies when it is dropped.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// What the threads of a pool share.
+pub(super) struct Inner {
+    schedulers: Vec<Scheduler>,
+    /// Device memory in bytes that each device has at least.
+    memory: u64,
+    start: Instant,
+    state: Mutex<State>,
+    /// For the thread that decides after a time.
+    wakes: Condvar,
+    /// For threads that wait until a task has left a device.
+    departs: Condvar,
+}
+
+struct State {
+    dispatcher: Dispatcher,
+    /// By task number.
+    entries: Vec<Option<Entry>>,
+    serials: u64,
+    /// To the threads of each device.
+    lanes: Vec<Sender<Assignment>>,
+    /// Runs that have ended on each device, and been told to.
+    departures: Vec<u64>,
+    /// Devices that have failed.
+    lost: Vec<bool>,
+    /// Runs that have not ended.
+    runs: usize,
+    orders: Vec<Order>,
+    is_closed: bool,
+    /// Set while the deciding thread waits without a time.
+    is_asleep: bool,
+    policy_error: Option<Arc<str>>,
+}
+
+struct Entry {
+    serial: u64,
+    body: Arc<dyn Body>,
+    /// Of the run that is under way.
+    run: Option<Arc<Progress>>,
+    is_cancelled: bool,
+    failures: u32,
+}
+
+/// A run for a device's threads.
+struct Assignment {
+    ticket: Ticket,
+    class: Class,
+    body: Arc<dyn Body>,
+    progress: Arc<Progress>,
+}
+
+/// What is to be done without the lock, since it runs code of the application.
+#[derive(Default)]
+struct After {
+    revokes: Vec<Arc<Progress>>,
+    answers: Vec<(Arc<dyn Body>, Result<(), Error>)>,
+}
+
+/// How a run has ended.
+enum Outcome {
+    /// With a result, or an error of the task's own.
+    Over(Result<(), Error>),
+    Revoked,
+    /// Its device has failed.
+    Lost(Error),
+}
+
+impl Inner {
+    /// What the threads share, and the threads.
+    pub fn start(
+        schedulers: Vec<Scheduler>,
+        memory: u64,
+        rules: Rules,
+        policy: Box<dyn PoolPolicy>,
+    ) -> Result<(Arc<Inner>, Vec<JoinHandle<()>>), Error> {
+        let devices = schedulers.len();
+        let (lanes, receivers): (_, Vec<_>) = (0..devices).map(|_| channel()).unzip();
+        let state = State {
+            dispatcher: Dispatcher::new(devices, rules, policy),
+            entries: Vec::new(),
+            serials: 0,
+            lanes,
+            departures: vec![0; devices],
+            lost: vec![false; devices],
+            runs: 0,
+            orders: Vec::new(),
+            is_closed: false,
+            is_asleep: false,
+            policy_error: None,
+        };
+        let (state, wakes, departs) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let start = Instant::now();
+        let inner = Arc::new(Inner { schedulers, memory, start, state, wakes, departs });
+        let mut threads = Vec::new();
+        let mut spawn = |name, body: Box<dyn FnOnce() + Send>| {
+            threads.push(spawn(name, body)?);
+            Ok(())
+        };
+        let start_all = || {
+            for (device, receiver) in receivers.into_iter().enumerate() {
+                let receiver = Arc::new(Mutex::new(receiver));
+                for _ in 0..LANES {
+                    let (inner, receiver) = (inner.clone(), receiver.clone());
+                    spawn("preempt-task", Box::new(move || inner.serve(device, &receiver)))?;
+                }
+            }
+            let inner = inner.clone();
+            spawn("preempt-pool", Box::new(move || inner.decide_in_time()))
+        };
+        match start_all() {
+            Ok(()) => Ok((inner, threads)),
+            Err(error) => {
+                inner.close(threads);
+                Err(error)
+            }
+        }
+    }
+
+    pub fn scheduler(&self, device: usize) -> &Scheduler {
+        &self.schedulers[device]
+    }
+
+    pub fn devices(&self) -> usize {
+        self.schedulers.len()
+    }
+
+    pub fn totals(&self) -> Totals {
+        lock(&self.state).dispatcher.totals()
+    }
+
+    pub fn policy_error(&self) -> Option<Error> {
+        let message = lock(&self.state).policy_error.clone()?;
+        Some(PoolError::PolicyReplaced { message }.into())
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Changes the state, and does what follows.
+    fn with<R>(&self, change: impl FnOnce(&mut State, Duration, &mut After) -> R) -> R {
+        let mut after = After::default();
+        let changed = {
+            let mut state = lock(&self.state);
+            let now = self.now();
+            let changed = change(&mut state, now, &mut after);
+            state.turn(now, &mut after);
+            if state.is_asleep && state.dispatcher.wake().is_some() {
+                self.wakes.notify_all();
+            }
+            changed
+        };
+        self.do_after(after);
+        changed
+    }
+
+    fn do_after(&self, After { revokes, answers }: After) {
+        if !revokes.is_empty() {
+            revokes.iter().for_each(|run| run.revoke());
+            // With the lock, so that a thread that has just looked whether it is revoked does not miss it.
+            let _state = lock(&self.state);
+            self.departs.notify_all();
+        }
+        answers.into_iter().for_each(|(body, result)| body.answer(result));
+    }
+
+    pub fn application(&self, class: Class) -> ApplicationNumber {
+        lock(&self.state).dispatcher.application(class)
+    }
+
+    pub fn close_application(&self, number: ApplicationNumber) {
+        lock(&self.state).dispatcher.close(number);
+    }
+
+    pub fn submit(
+        &self,
+        application: ApplicationNumber,
+        body: Arc<dyn Body>,
+        memory: u64,
+    ) -> Result<Ticket, Error> {
+        let task = || body.name().clone();
+        if memory > self.memory {
+            let (task, bytes, limit) = (task(), memory, self.memory);
+            return Err(PoolError::TooLarge { task, bytes, limit }.into());
+        }
+        self.with(|state, now, _| {
+            if state.is_closed {
+                return Err(PoolError::PoolDropped { task: task() }.into());
+            }
+            if state.lost.iter().all(|&is_lost| is_lost) {
+                return Err(PoolError::NoDeviceLeft { task: task() }.into());
+            }
+            let number = state.dispatcher.submit(now, application);
+            state.serials += 1;
+            let serial = state.serials;
+            let (is_cancelled, failures, run) = (false, 0, None);
+            let entry = Entry { serial, body: body.clone(), run, is_cancelled, failures };
+            let at = number.index();
+            if state.entries.len() <= at {
+                state.entries.resize_with(at + 1, || None);
+            }
+            state.entries[at] = Some(entry);
+            Ok(Ticket { number, serial })
+        })
+    }
+
+    pub fn cancel(&self, ticket: Ticket) {
+        self.with(|state, now, after| {
+            let Some(entry) = state.entry(ticket) else { return };
+            match &entry.run {
+                Some(run) => {
+                    after.revokes.push(run.clone());
+                    entry.is_cancelled = true;
+                }
+                None => {
+                    let error = PoolError::Cancelled { task: entry.body.name().clone() };
+                    state.give_up(now, ticket.number, error.into(), after);
+                }
+            }
+        });
+    }
+
+    /// Waits until another task has left this device, if there is one that leaves or goes first; returns whether there was.
+    pub fn await_room(&self, ticket: Ticket, device: usize, progress: &Progress) -> bool {
+        let mut after = After::default();
+        let mut state = lock(&self.state);
+        let mut orders = Vec::new();
+        let seen = state.departures[device];
+        let comes_free = state.dispatcher.make_room(ticket.number, &mut orders);
+        state.carry_out(self.now(), &mut orders, &mut after);
+        drop(state);
+        self.do_after(after);
+        if comes_free {
+            let mut state = lock(&self.state);
+            while state.departures[device] == seen && !progress.is_revoked() {
+                let waited = self.departs.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        comes_free
+    }
+
+    /// Runs tasks on a device, until the pool is closed.
+    fn serve(self: &Arc<Self>, device: usize, assignments: &Mutex<Receiver<Assignment>>) {
+        loop {
+            let assignment = lock(assignments).recv();
+            let Ok(assignment) = assignment else { return };
+            let outcome = self.run(device, &assignment);
+            self.report(device, &assignment, outcome);
+        }
+    }
+
+    fn run(self: &Arc<Self>, device: usize, assignment: &Assignment) -> Outcome {
+        let Assignment { ticket, class, body, progress } = assignment;
+        if progress.is_revoked() {
+            return Outcome::Revoked;
+        }
+        if let Some(error) = self.failure(device) {
+            return Outcome::Lost(error);
+        }
+        // In the order of the classes' urgency.
+        let priority = match class {
+            Class::UserFacing => Priority(1),
+            Class::Batch => Priority(0),
+        };
+        let run = Run {
+            inner: self.clone(),
+            ticket: *ticket,
+            name: body.name().clone(),
+            device,
+            stream: self.scheduler(device).stream(priority),
+            progress: progress.clone(),
+        };
+        let returned = body.run(&run);
+        let Ended { is_cut, error } = progress.end();
+        if is_cut {
+            return Outcome::Revoked;
+        }
+        // An operation's error says more than what followed from it.
+        let result = error.map_or(returned, Err);
+        match result {
+            Err(error @ Error::Device(DeviceError::ContextLost { .. })) => Outcome::Lost(error),
+            result => Outcome::Over(result),
+        }
+    }
+
+    /// Why nothing runs on this device any more, if so.
+    fn failure(&self, device: usize) -> Option<Error> {
+        let answer = self.schedulers[device].device().memory();
+        answer.err().filter(|error| matches!(error, Error::Device(DeviceError::ContextLost { .. })))
+    }
+
+    fn report(&self, device: usize, assignment: &Assignment, outcome: Outcome) {
+        let number = &assignment.ticket.number;
+        // A panic in a kernel is the kernel's, and the context is lost with it.
+        let has_failed = match &outcome {
+            Outcome::Over(Ok(())) | Outcome::Revoked => false,
+            Outcome::Lost(_) => true,
+            Outcome::Over(Err(_)) => self.failure(device).is_some(),
+        };
+        self.with(|state, now, after| {
+            state.runs -= 1;
+            state.departures[device] += 1;
+            self.departs.notify_all();
+            if has_failed && !std::mem::replace(&mut state.lost[device], true) {
+                state.dispatcher.lose(device);
+            }
+            let is_closed = state.is_closed;
+            let Some(entry) = state.entries[number.index()].as_mut() else { return };
+            entry.run = None;
+            let task = || assignment.body.name().clone();
+            let stays_away = match (is_closed, entry.is_cancelled) {
+                (_, true) => Some(PoolError::Cancelled { task: task() }),
+                (true, _) => Some(PoolError::PoolDropped { task: task() }),
+                _ => None,
+            };
+            match (outcome, stays_away) {
+                (Outcome::Over(result), _) => {
+                    let end = if result.is_ok() { End::Finished } else { End::Dropped };
+                    state.entries[number.index()] = None;
+                    state.dispatcher.ended(now, *number, end);
+                    after.answers.push((assignment.body.clone(), result));
+                }
+                (_, Some(error)) => state.give_up(now, *number, error.into(), after),
+                (Outcome::Lost(error), None) if entry.failures >= FAILURES => {
+                    state.give_up(now, *number, error, after);
+                }
+                (Outcome::Lost(_), None) => {
+                    entry.failures += 1;
+                    state.dispatcher.revoked(now, *number);
+                }
+                (Outcome::Revoked, None) => state.dispatcher.revoked(now, *number),
+            }
+            if state.lost.iter().all(|&is_lost| is_lost) {
+                let error = |task| PoolError::NoDeviceLeft { task };
+                state.give_up_all(now, error, after);
+            }
+        });
+    }
+
+    /// Has the policy asked again after the time that it says, while tasks are outstanding.
+    fn decide_in_time(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            if state.is_closed {
+                return;
+            }
+            let period = state.dispatcher.wake();
+            state.is_asleep = period.is_none();
+            let mut state = match period {
+                Some(period) => {
+                    let waited = self.wakes.wait_timeout(state, period);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.wakes.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.is_asleep = false;
+            drop(state);
+            self.with(|_, _, _| ());
+        }
+    }
+
+    /// Ends what runs and gives up what waits; then waits for the threads, for a while.
+    pub fn close(&self, threads: Vec<JoinHandle<()>>) {
+        let mut after = After::default();
+        {
+            let mut state = lock(&self.state);
+            state.is_closed = true;
+            // Threads that have no task end, the others after theirs.
+            state.lanes.clear();
+            let now = self.now();
+            state.give_up_all(now, |task| PoolError::PoolDropped { task }, &mut after);
+            let runs = state.entries.iter().flatten().filter_map(|entry| entry.run.clone());
+            after.revokes.extend(runs);
+            self.wakes.notify_all();
+        }
+        self.do_after(after);
+        let end = Instant::now() + FAREWELL;
+        let mut state = lock(&self.state);
+        // A body that drops the pool waits for itself no longer than for others.
+        let is_own = threads.iter().any(|thread| thread.thread().id() == thread::current().id());
+        while state.runs > usize::from(is_own) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.departs.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        for thread in threads.into_iter().filter(|_| !is_own) {
+            // A panic of ours was reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    fn entry(&mut self, Ticket { number, serial }: Ticket) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(number.index())?.as_mut()?;
+        (entry.serial == serial).then_some(entry)
+    }
+
+    /// Ends a task that does not run, with this error.
+    fn give_up(&mut self, now: Duration, number: TaskNumber, error: Error, after: &mut After) {
+        let Some(entry) = self.entries[number.index()].take() else { return };
+        self.dispatcher.ended(now, number, End::Dropped);
+        after.answers.push((entry.body, Err(error)));
+    }
+
+    /// Ends all tasks that do not run.
+    fn give_up_all(
+        &mut self,
+        now: Duration,
+        error: impl Fn(Arc<str>) -> PoolError,
+        after: &mut After,
+    ) {
+        for at in 0..self.entries.len() {
+            let waits = self.entries[at].as_ref().filter(|entry| entry.run.is_none());
+            if let Some(error) = waits.map(|entry| error(entry.body.name().clone())) {
+                self.give_up(now, TaskNumber::at(at), error.into(), after);
+            }
+        }
+    }
+
+    /// Decides, and carries out what was decided, until nothing is left to decide.
+    fn turn(&mut self, now: Duration, after: &mut After) {
+        let mut orders = std::mem::take(&mut self.orders);
+        while !self.is_closed {
+            let decided = caught(|| self.dispatcher.decide(now, &mut orders));
+            if let Err(message) = decided {
+                // Orders that it gave before are carried out: the dispatcher counts on that.
+                self.policy_error = Some(message.into());
+                self.dispatcher.set_policy(Box::new(FirstCome));
+            } else if orders.is_empty() {
+                break;
+            }
+            self.carry_out(now, &mut orders, after);
+        }
+        self.orders = orders;
+    }
+
+    fn carry_out(&mut self, now: Duration, orders: &mut Vec<Order>, after: &mut After) {
+        for order in orders.drain(..) {
+            match order {
+                Order::Start { task, device } => {
+                    let class = self.dispatcher.class_of(task);
+                    let Some(entry) = &mut self.entries[task.index()] else { continue };
+                    let (body, progress) = (entry.body.clone(), Arc::<Progress>::default());
+                    entry.run = Some(progress.clone());
+                    self.runs += 1;
+                    let ticket = Ticket { number: task, serial: entry.serial };
+                    if let Some(lane) = self.lanes.get(device) {
+                        // The threads end after the pool is closed.
+                        let _ = lane.send(Assignment { ticket, class, body, progress });
+                    }
+                }
+                // It was not kept from running.
+                Order::Resume { .. } => {}
+                Order::Stop { task, stop: Stop::Yield(_), .. } => {
+                    self.dispatcher.yielded(now, task);
+                }
+                Order::Stop { task, .. } => {
+                    let entry = self.entries[task.index()].as_ref();
+                    after.revokes.extend(entry.and_then(|entry| entry.run.clone()));
+                }
+            }
+        }
+    }
+}
+
+fn spawn(
+    name: &'static str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || contain(body));
+    let what = "a pool";
+    spawned.map_err(|source| Error::Thread { what, source: Arc::new(source) })
+}

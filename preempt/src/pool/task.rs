@@ -1,0 +1,327 @@
+//! What applications hold of a pool's tasks: the tasks, the applications that submit them, and their results.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::dispatch::{ApplicationNumber, TaskNumber};
+use super::run::Run;
+use super::runtime::Inner;
+use super::terms::Class;
+use crate::error::{Error, PoolError, caught};
+use crate::sync::{Condvar, Instant, Mutex, contain, lock};
+
+type TaskBody<T> = dyn Fn(&Run) -> Result<T, Error> + Send + Sync;
+
+/// Work that a pool runs on one of its devices, and again from its start if need be: copies in, launches, copies out.
+///
+/// The body is called on a thread of the pool with a [`Run`], which has the device. It is an `Fn`, because it may be called
+/// again: what it captures is there each time. What it returns is its result, which is seen once, whichever
+/// run it is of. Operations of a run that was told to leave its device give [`PoolError::Revoked`], which the body passes
+/// on with `?`.
+///
+/// ```
+/// # use preempt_device::prelude::*;
+/// # #[preemptible(block = 32)]
+/// # fn double(x: &[u32], out: SliceMut<u32>) {
+/// #     let i = thread::index_1d() as usize;
+/// #     if i < out.len() {
+/// #         // SAFETY: each thread writes its own element.
+/// #         unsafe { out.write(i, 2 * x[i]) }
+/// #     }
+/// # }
+/// use preempt::pool::Task;
+///
+/// let data = vec![1, 2, 3];
+/// let task = Task::new("double", move |run| {
+///     let x = run.buffer(&data)?;
+///     let mut out = run.zeroed::<u32>(data.len())?;
+///     run.launch(double(&x, &mut out).threads(3))?;
+///     run.download(&out)
+/// });
+/// # let _ = task;
+/// ```
+///
+/// What could not be done twice does not compile, or is refused with [`PoolError::NotReplayable`]: kernels and copies
+/// write buffers of their own run alone.
+///
+/// ```compile_fail,E0525
+/// # use preempt::pool::Task;
+/// let data = vec![1, 2, 3];
+/// let task = Task::new("once", move |_| Ok(data)); // the second run would find none
+/// ```
+pub struct Task<T> {
+    name: Arc<str>,
+    memory: u64,
+    body: Arc<TaskBody<T>>,
+}
+
+impl<T: Send + 'static> Task<T> {
+    /// A task of this name, which is for errors.
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        body: impl Fn(&Run) -> Result<T, Error> + Send + Sync + 'static,
+    ) -> Task<T> {
+        Task { name: name.into(), memory: 0, body: Arc::new(body) }
+    }
+
+    /// The device memory that it needs, in bytes. A pool refuses it at once if one of its devices has less in all.
+    pub fn memory(mut self, bytes: u64) -> Task<T> {
+        self.memory = bytes;
+        self
+    }
+
+    /// The task's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl<T> Clone for Task<T> {
+    fn clone(&self) -> Self {
+        Task { name: self.name.clone(), memory: self.memory, body: self.body.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task")
+            .field("name", &self.name)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One that submits tasks which are alike, as those of one service or one job are: what its earlier tasks took says what
+/// the next ones will take. [`Pool::application`](super::Pool::application) makes one; clones are the same application.
+///
+/// It does not keep the pool.
+#[derive(Clone)]
+pub struct Application(Arc<Registered>);
+
+struct Registered {
+    inner: Arc<Inner>,
+    number: ApplicationNumber,
+    class: Class,
+}
+
+impl Application {
+    pub(super) fn new(inner: Arc<Inner>, number: ApplicationNumber, class: Class) -> Application {
+        Application(Arc::new(Registered { inner, number, class }))
+    }
+
+    /// Whether users wait for its tasks.
+    pub fn class(&self) -> Class {
+        self.0.class
+    }
+
+    /// Submits a task, as often as one likes. It waits where [as many](super::PoolBuilder::outstanding) of the application's
+    /// are outstanding as may be.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::TooLarge`], [`PoolError::NoDeviceLeft`] or [`PoolError::PoolDropped`]. The handle gives what the body
+    /// returns, the first error of an operation of the run, [`PoolError::Panicked`], [`PoolError::Cancelled`] or
+    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost) if the second device has failed while it ran
+    /// the task.
+    pub fn submit<T: Send + 'static>(&self, task: &Task<T>) -> Result<TaskHandle<T>, Error> {
+        let Registered { inner, number, .. } = &*self.0;
+        let answer = Arc::new(Answer::default());
+        let body =
+            Submitted { task: task.clone(), output: Mutex::default(), answer: answer.clone() };
+        let number = inner.submit(*number, Arc::new(body), task.memory)?;
+        Ok(TaskHandle { inner: inner.clone(), name: task.name.clone(), number, answer })
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.inner.close_application(self.number);
+    }
+}
+
+impl fmt::Debug for Application {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Application").field("class", &self.class()).finish_non_exhaustive()
+    }
+}
+
+/// A submitted task: its result, once, on any thread and as a [`Future`] on any executor.
+///
+/// Dropping it does not stop the task; [`cancel`](TaskHandle::cancel) does.
+#[must_use = "the result is in the handle: wait for it, or `detach` it"]
+pub struct TaskHandle<T> {
+    inner: Arc<Inner>,
+    name: Arc<str>,
+    number: Ticket,
+    answer: Arc<Answer<T>>,
+}
+
+/// A task's number, and which of the tasks that had it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ticket {
+    pub number: TaskNumber,
+    pub serial: u64,
+}
+
+impl<T> TaskHandle<T> {
+    /// Waits for the result.
+    ///
+    /// # Errors
+    ///
+    /// As [`Application::submit`] says.
+    pub fn wait(self) -> Result<T, Error> {
+        let given = self.answer.wait(None);
+        given.unwrap_or_else(|| Err(PoolError::PoolDropped { task: self.name.clone() }.into()))
+    }
+
+    /// Waits for the result, at most for `timeout`; gives the handle back if it is not there then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Application::submit`] says.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, Error>, TaskHandle<T>> {
+        let deadline = Instant::now().checked_add(timeout);
+        self.answer.wait(deadline).ok_or(self)
+    }
+
+    /// Whether the result is there.
+    pub fn is_done(&self) -> bool {
+        lock(&self.answer.state).result.is_some()
+    }
+
+    /// Cancels the task: it does not start any more, or leaves its device as a revoked one does and does not come back.
+    /// The handle gives [`PoolError::Cancelled`], unless the task has ended before.
+    pub fn cancel(&self) {
+        self.inner.cancel(self.number);
+    }
+
+    /// Lets the task run without a handle. Its result is dropped.
+    pub fn detach(self) {}
+}
+
+impl<T> Future for TaskHandle<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.answer.state);
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for TaskHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskHandle")
+            .field("task", &self.name)
+            .field("done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a result waits for its handle.
+struct Answer<T> {
+    state: Mutex<Answered<T>>,
+    given: Condvar,
+}
+
+struct Answered<T> {
+    result: Option<Result<T, Error>>,
+    waker: Option<Waker>,
+}
+
+impl<T> Default for Answer<T> {
+    fn default() -> Self {
+        Answer { state: Mutex::new(Answered { result: None, waker: None }), given: Condvar::new() }
+    }
+}
+
+impl<T> Answer<T> {
+    fn give(&self, result: Result<T, Error>) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.result = Some(result);
+            state.waker.take()
+        };
+        self.given.notify_all();
+        if let Some(waker) = waker {
+            contain(|| waker.wake());
+        }
+    }
+
+    fn wait(&self, deadline: Option<Instant>) -> Option<Result<T, Error>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(result) = state.result.take() {
+                return Some(result);
+            }
+            state = match deadline {
+                None => self.given.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    let waited = self.given.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// A submitted task, as the pool sees it.
+pub(super) trait Body: Send + Sync {
+    fn name(&self) -> &Arc<str>;
+
+    /// Runs it from its start, and keeps what it returns.
+    fn run(&self, run: &Run) -> Result<(), Error>;
+
+    /// Gives the handle what the last run has returned, or an error.
+    fn answer(&self, ended: Result<(), Error>);
+}
+
+struct Submitted<T> {
+    task: Task<T>,
+    output: Mutex<Option<T>>,
+    answer: Arc<Answer<T>>,
+}
+
+impl<T: Send + 'static> Body for Submitted<T> {
+    fn name(&self) -> &Arc<str> {
+        &self.task.name
+    }
+
+    fn run(&self, run: &Run) -> Result<(), Error> {
+        let task = || self.task.name.clone();
+        let returned = caught(|| (self.task.body)(run)).unwrap_or_else(|message| {
+            let message = message.into();
+            Err(PoolError::Panicked { task: task(), message }.into())
+        });
+        let before = returned.map(|output| lock(&self.output).replace(output))?;
+        // Of a run that was not seen: code of the application.
+        contain(|| drop(before));
+        Ok(())
+    }
+
+    fn answer(&self, ended: Result<(), Error>) {
+        let output = lock(&self.output).take();
+        let given = match (ended, output) {
+            (Ok(()), Some(output)) => Ok(output),
+            (Ok(()), None) => Err(PoolError::PoolDropped { task: self.task.name.clone() }.into()),
+            (Err(error), output) => {
+                contain(|| drop(output));
+                Err(error)
+            }
+        };
+        self.answer.give(given);
+    }
+}

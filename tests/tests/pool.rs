@@ -1,0 +1,437 @@
+//! Tasks on pools of emulated devices: each gives its result once, however often it was stopped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use preempt::error::{LaunchError, MemoryError, PoolError};
+use preempt::pool::{
+    Application, Class, Elastic, FirstCome, Pool, PoolBuilder, PoolPlan, PoolPolicy, Run, Stop,
+    Task, TaskHandle, UserFacingFirst,
+};
+use preempt::{CpuLayout, Device, Error, Preemption, Scheduler};
+use preempt_test_kernels as kernels;
+use preempt_test_kit::Random;
+
+/// Tasks of a storm, all pools together.
+const TASKS: u32 = 100_000;
+
+fn layout() -> CpuLayout {
+    CpuLayout::sms(2).blocks_per_sm(1)
+}
+
+fn builder(devices: usize, layout: CpuLayout) -> PoolBuilder {
+    (0..devices).fold(Pool::builder(), |builder, _| {
+        let scheduler = Scheduler::builder().device(Device::cpu_with(layout).expect("a device"));
+        let scheduler = scheduler.preemption(Preemption::Preemptible);
+        builder.scheduler(scheduler.build().expect("a scheduler"))
+    })
+}
+
+fn both(pool: &Pool) -> [Application; 2] {
+    [Class::UserFacing, Class::Batch].map(|class| pool.application(class))
+}
+
+/// Scales the numbers up to `len`, `rounds` times.
+fn scaled(len: u32, rounds: u32, run: &Run) -> Result<Vec<u32>, Error> {
+    let mut x = run.buffer(&(0..len).collect::<Vec<_>>())?;
+    for round in 0..rounds {
+        run.launch(kernels::scale(round + 3, &mut x).threads(len))?;
+    }
+    run.download(&x)
+}
+
+fn expected(len: u32, rounds: u32) -> Vec<u32> {
+    let scaled = |x: u32, i: u32, factor: u32| x.wrapping_mul(factor).wrapping_add(i);
+    (0..len).map(|i| (0..rounds).fold(i, |x, round| scaled(x, i, round + 3))).collect()
+}
+
+/// A task that runs until it was let go.
+#[derive(Clone, Default)]
+struct Held {
+    is_free: Arc<AtomicBool>,
+    runs: Arc<AtomicU32>,
+}
+
+impl Held {
+    fn hold(&self, run: &Run) -> Result<(), Error> {
+        self.runs.fetch_add(1, SeqCst);
+        while !self.is_free.load(SeqCst) {
+            run.check()?;
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// A task that runs until then, and whether it began.
+    fn task(&self) -> Task<u32> {
+        let held = self.clone();
+        Task::new("held", move |run| {
+            held.hold(run)?;
+            Ok(held.runs.load(SeqCst))
+        })
+    }
+
+    fn await_runs(&self, runs: u32) {
+        while self.runs.load(SeqCst) < runs {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn user_facing_tasks_wait_for_no_batch_task() {
+    for stop in [Stop::Yield(Duration::ZERO), Stop::Revoke(Duration::ZERO)] {
+        let pool = builder(2, layout()).stop(stop).build().expect("a pool");
+        let [service, nightly] = both(&pool);
+        let held = Held::default();
+        let batch = [(); 2].map(|()| nightly.submit(&held.task()).expect("accepted"));
+        held.await_runs(2);
+        for _ in 0..3 {
+            let answer = service.submit(&Task::new("scaled", |run| scaled(100, 2, run)));
+            assert_eq!(answer.and_then(TaskHandle::wait).expect("a result"), expected(100, 2));
+        }
+        let stats = pool.stats();
+        held.is_free.store(true, SeqCst);
+        for task in batch {
+            let runs = task.wait().expect("a result");
+            assert_eq!(runs > 2, matches!(stop, Stop::Revoke(_)), "{stop:?}: {runs}");
+        }
+        let stops = [stats.yields, stats.revocations];
+        assert!(stops.contains(&0) && stops.iter().sum::<u64>() >= 3, "{stop:?}: {stats:?}");
+        assert_eq!((pool.stats().finished, pool.stats().dropped), (5, 0));
+    }
+}
+
+#[test]
+fn a_task_that_has_yielded_makes_room_in_memory() {
+    let layout = layout().memory(10_000);
+    let pool = builder(1, layout).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let held = Held::default();
+    let (of_task, has_run) = (held.clone(), Arc::new(AtomicU32::new(0)));
+    let runs = has_run.clone();
+    let batch = nightly.submit(&Task::new("batch", move |run| {
+        let mut x = run.zeroed::<u32>(2000)?;
+        run.launch(kernels::scale(1, &mut x).threads(2000))?;
+        runs.fetch_add(1, SeqCst);
+        of_task.hold(run)?;
+        run.download(&x)
+    }));
+    held.await_runs(1);
+    // It has room beside the other one.
+    let small = Task::new("small", |run| scaled(100, 1, run));
+    let answer = service.submit(&small).and_then(TaskHandle::wait).expect("a result");
+    assert_eq!((answer, pool.stats().revocations), (expected(100, 1), 0));
+    // These two have not.
+    let large = Task::new("large", |run| scaled(1500, 1, run)).memory(6000);
+    let answer = service.submit(&large).and_then(TaskHandle::wait).expect("a result");
+    assert_eq!(answer, expected(1500, 1));
+    assert_eq!(pool.stats().revocations, 1);
+    held.is_free.store(true, SeqCst);
+    let batch = batch.and_then(TaskHandle::wait).expect("a result");
+    assert_eq!(batch, (0..2000).collect::<Vec<_>>());
+    assert_eq!(has_run.load(SeqCst), 2);
+}
+
+#[test]
+fn a_task_that_has_yielded_waits_for_memory() {
+    let pool = builder(1, layout().memory(10_000)).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let (first, second) = (Held::default(), Held::default());
+    let held = first.clone();
+    let batch = nightly.submit(&Task::new("batch", move |run| {
+        held.hold(run)?;
+        scaled(2000, 1, run)
+    }));
+    first.await_runs(1);
+    let held = second.clone();
+    let user = service.submit(&Task::new("user", move |run| {
+        let x = run.zeroed::<u32>(2000)?;
+        held.hold(run)?;
+        run.download(&x)
+    }));
+    second.await_runs(1);
+    // It finds no memory until the other one has left.
+    first.is_free.store(true, SeqCst);
+    let batch = batch.expect("accepted").wait_timeout(Duration::from_millis(20));
+    let batch = batch.expect_err("it waits");
+    second.is_free.store(true, SeqCst);
+    assert_eq!(user.and_then(TaskHandle::wait).expect("a result"), vec![0; 2000]);
+    assert_eq!(batch.wait().expect("a result"), expected(2000, 1));
+    assert_eq!(pool.stats().revocations, 0);
+}
+
+#[test]
+fn a_task_fails_alone() {
+    let pool = builder(1, layout()).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let fails = |task: &Task<Vec<u32>>| {
+        let failed = service.submit(task).and_then(TaskHandle::wait);
+        let error = failed.expect_err("no result");
+        assert_eq!(
+            nightly.submit(&Task::new("fine", |run| scaled(50, 3, run))).unwrap().wait().unwrap(),
+            expected(50, 3),
+            "after {error}"
+        );
+        error
+    };
+    let error = fails(&Task::new("panics", |_| panic!("on purpose")));
+    assert!(
+        matches!(&error, Error::Pool(PoolError::Panicked { message, .. })
+        if &**message == "on purpose"),
+        "{error}"
+    );
+    let error = fails(&Task::new("kernel", |run| {
+        let mut counts = run.zeroed(4)?;
+        run.launch(kernels::panics(2, &mut counts).grid(4).block(1))?;
+        run.download(&counts)
+    }));
+    assert!(
+        matches!(error, Error::Launch(LaunchError::KernelFailed { kernel: "panics", .. })),
+        "what failed, not what followed: {error}"
+    );
+    let error = fails(&Task::new("not looked at", |run| {
+        let mut counts = run.zeroed::<u32>(4)?;
+        run.launch(kernels::panics(2, &mut counts).grid(4).block(1))?;
+        Ok(vec![1])
+    }));
+    assert!(matches!(error, Error::Launch(LaunchError::KernelFailed { .. })), "{error}");
+    let error = fails(&Task::new("own", |_| Err(MemoryError::OutOfMemory { bytes: 7 }.into())));
+    assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { bytes: 7 })), "{error}");
+}
+
+/// A body that goes on after it was told to leave, and returns something.
+#[test]
+fn what_a_revoked_run_returns_is_not_seen() {
+    let pool = builder(1, layout()).stop(Stop::Revoke(Duration::ZERO)).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let held = Held::default();
+    let of_task = held.clone();
+    let batch = nightly.submit(&Task::new("ignores", move |run| {
+        let held = of_task.hold(run);
+        Ok(if held.is_err() { vec![] } else { scaled(64, 1, run).unwrap_or_default() })
+    }));
+    held.await_runs(1);
+    let answer = service.submit(&Task::new("user", |run| scaled(8, 1, run)));
+    assert_eq!(answer.and_then(TaskHandle::wait).expect("a result"), expected(8, 1));
+    held.is_free.store(true, SeqCst);
+    assert_eq!(batch.and_then(TaskHandle::wait).expect("a result"), expected(64, 1));
+    assert!(held.runs.load(SeqCst) > 1);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let refused = |builder: PoolBuilder| match builder.build() {
+        Err(Error::Pool(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(refused(Pool::builder()), PoolError::NoDevice));
+    let one = || builder(1, layout().memory(10_000));
+    assert!(matches!(refused(one().outstanding(0)), PoolError::NoneOutstanding));
+    let no_sla = refused(one().policy(Elastic::new(Duration::ZERO)));
+    assert!(no_sla.to_string().contains("SLA of zero"), "{no_sla}");
+
+    let pool = one().build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let large = Task::new("large", |_| Ok(())).memory(10_001);
+    let error = service.submit(&large).expect_err("no device has as much");
+    assert!(
+        matches!(error, Error::Pool(PoolError::TooLarge { bytes: 10_001, limit: 10_000, .. })),
+        "{error}"
+    );
+    let full = Task::new("full", |run| run.zeroed::<u8>(10_001).map(drop));
+    let error = service.submit(&full).and_then(TaskHandle::wait).expect_err("no room");
+    assert!(matches!(error, Error::Memory(MemoryError::OutOfMemory { .. })), "{error}");
+
+    // Buffers that outlive a run may be read, and not written.
+    let scheduler = pool.scheduler(0).expect("a device");
+    let shared = Arc::new(std::sync::Mutex::new(scheduler.buffer(&[5u32; 32]).expect("memory")));
+    let of_task = shared.clone();
+    let reads = Task::new("reads", move |run| {
+        let shared = of_task.lock().unwrap();
+        let mut own = run.zeroed::<u32>(32)?;
+        run.copy_buffer(&*shared, &mut own)?;
+        run.download(&own)
+    });
+    assert_eq!(nightly.submit(&reads).and_then(TaskHandle::wait).expect("read"), [5; 32]);
+    type Write = fn(&Run, &mut preempt::Buffer<u32>) -> Result<(), Error>;
+    let writes: [(_, Write); 5] = [
+        ("scale", |run, x| run.launch(kernels::scale(1, x).threads(32))),
+        ("copy", |run, x| run.upload(vec![1; 32], x)),
+        ("fill", |run, x| run.fill(x, 1)),
+        ("copy", |run, x| run.copy_buffer(&run.zeroed::<u32>(32)?, x)),
+        ("step", |run, x| {
+            let step = run.program("step", |program| program.fill(x, 7))?;
+            run.launch_program(&step)
+        }),
+    ];
+    for (name, write) in writes {
+        let of_task = shared.clone();
+        let task = Task::new("writes", move |run| write(run, &mut of_task.lock().unwrap()));
+        let error = nightly.submit(&task).and_then(TaskHandle::wait).expect_err("refused");
+        assert!(
+            matches!(error, Error::Pool(PoolError::NotReplayable { operation, .. }) if operation == name),
+            "{name}: {error}"
+        );
+    }
+    let copy = scheduler.stream(0).download(&*shared.lock().unwrap());
+    assert_eq!(copy.and_then(|copy| copy.wait()).expect("a copy"), [5; 32]);
+
+    let held = Held::default();
+    let waiting = nightly.submit(&held.task()).expect("accepted");
+    held.await_runs(1);
+    drop(pool);
+    for error in [
+        waiting.wait().expect_err("it was given up"),
+        service.submit(&held.task()).expect_err("no pool is there"),
+    ] {
+        assert!(matches!(error, Error::Pool(PoolError::PoolDropped { .. })), "{error}");
+    }
+}
+
+#[test]
+fn cancelled_tasks_do_not_come_back() {
+    let pool = builder(1, layout()).build().expect("a pool");
+    let [_, nightly] = both(&pool);
+    let held = Held::default();
+    let tasks = [(); 12].map(|()| nightly.submit(&held.task()).expect("accepted"));
+    held.await_runs(1);
+    // The one that runs, one that waits, and one that is not outstanding yet.
+    for task in [0, 5, 11] {
+        tasks[task].cancel();
+    }
+    held.await_runs(2);
+    held.is_free.store(true, SeqCst);
+    for (number, task) in tasks.into_iter().enumerate() {
+        let result = task.wait();
+        let is_cancelled = matches!(result, Err(Error::Pool(PoolError::Cancelled { .. })));
+        assert_eq!(is_cancelled, [0, 5, 11].contains(&number), "{number}: {result:?}");
+    }
+    assert_eq!(pool.stats().dropped, 3);
+}
+
+#[derive(Debug)]
+struct Panics(u32);
+
+impl PoolPolicy for Panics {
+    fn decide(&mut self, plan: &mut PoolPlan<'_>) {
+        self.0 += 1;
+        assert!(self.0 < 5, "the fifth time");
+        FirstCome.decide(plan);
+    }
+}
+
+#[test]
+fn a_policy_that_panics_is_replaced() {
+    let pool = builder(2, layout()).policy(Panics(0)).build().expect("a pool");
+    let [service, _] = both(&pool);
+    let tasks = [(); 10].map(|()| service.submit(&Task::new("task", |run| scaled(9, 1, run))));
+    for task in tasks {
+        assert_eq!(task.and_then(TaskHandle::wait).expect("a result"), expected(9, 1));
+    }
+    let error = pool.policy_error().expect("it was told").to_string();
+    assert!(error.contains("the fifth time"), "{error}");
+}
+
+/// Ends all tasks of a storm on one pool: their results are right, and those without one were to have none.
+struct Storm {
+    random: Random,
+    handles: Vec<(TaskHandle<Vec<u32>>, Vec<u32>, bool)>,
+    results: u64,
+    errors: u64,
+    drops: bool,
+}
+
+impl Storm {
+    fn new(seed: u64) -> Storm {
+        let random = Random(seed);
+        Storm { random, handles: Vec::new(), results: 0, errors: 0, drops: false }
+    }
+
+    fn submit(&mut self, application: &Application) {
+        let len = 1 + self.random.below(96);
+        let rounds = 1 + self.random.below(3);
+        let task = Task::new("storm", move |run| scaled(len, rounds, run));
+        let handle = application.submit(&task).expect("accepted");
+        let is_cancelled = self.random.below(50) == 0;
+        if is_cancelled {
+            handle.cancel();
+        }
+        self.handles.push((handle, expected(len, rounds), is_cancelled));
+    }
+
+    fn settle(&mut self, left: usize) {
+        while self.handles.len() > left {
+            let at = self.random.below(self.handles.len() as u32) as usize;
+            let (handle, expected, is_cancelled) = self.handles.swap_remove(at);
+            match handle.wait() {
+                Ok(result) => {
+                    self.results += 1;
+                    assert_eq!(result, expected);
+                }
+                Err(Error::Pool(PoolError::Cancelled { .. })) if is_cancelled => self.errors += 1,
+                Err(Error::Pool(PoolError::PoolDropped { .. })) if self.drops => self.errors += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn each_task_of_a_storm_is_answered_once() {
+    let (mut stops, mut for_memory) = ([0, 0], 0);
+    let policies: [fn(PoolBuilder) -> PoolBuilder; 2] = [
+        |builder| builder.policy(UserFacingFirst),
+        |builder| {
+            builder
+                .policy(Elastic::new(Duration::from_micros(300)).period(Duration::from_millis(1)))
+        },
+    ];
+    for (seed, policy) in policies.into_iter().enumerate() {
+        // Two tasks at once have seldom room.
+        for stop in [Stop::Yield(Duration::ZERO), Stop::Revoke(Duration::ZERO)] {
+            let pool = policy(builder(3, layout().memory(400)).stop(stop)).build().expect("a pool");
+            let applications = [both(&pool), both(&pool)].concat();
+            let mut storm = Storm::new(seed as u64);
+            for _ in 0..TASKS / 4 {
+                let which = storm.random.below(4) as usize;
+                storm.submit(&applications[which]);
+                // Some 64 of them at a time, or fewer now and then.
+                let left = storm.random.below(128) as usize;
+                storm.settle(left.max(storm.handles.len() / 2).min(64));
+            }
+            storm.settle(0);
+            let stats = pool.stats();
+            assert_eq!((stats.finished, stats.dropped), (storm.results, storm.errors), "{stats:?}");
+            assert_eq!(stats.finished + stats.dropped, u64::from(TASKS / 4));
+            stops = [stops[0] + stats.yields, stops[1] + stats.revocations];
+            for_memory += if stats.yields > 0 { stats.revocations } else { 0 };
+            assert!(pool.policy_error().is_none());
+        }
+    }
+    println!("{stops:?} yields and revocations, {for_memory} of these for memory");
+    assert!(stops.iter().all(|&stops| stops > 1000) && for_memory > 100, "{stops:?} {for_memory}");
+}
+
+#[test]
+fn tasks_of_a_dropped_pool_are_answered() {
+    let mut given_up = 0;
+    for seed in 0..100 {
+        let stop = [Stop::Never, Stop::Yield(Duration::ZERO), Stop::Revoke(Duration::ZERO)];
+        let pool = builder(2, layout()).stop(stop[seed as usize % 3]).build().expect("a pool");
+        let applications = both(&pool);
+        let mut storm = Storm::new(seed);
+        for _ in 0..20 + storm.random.below(60) {
+            let which = storm.random.below(2) as usize;
+            storm.submit(&applications[which]);
+        }
+        let left = storm.random.below(40) as usize;
+        storm.settle(left);
+        drop(pool);
+        storm.drops = true;
+        storm.settle(0);
+        given_up += storm.errors;
+    }
+    assert!(given_up > 100, "{given_up}");
+}
