@@ -19,6 +19,8 @@
 
 mod builder;
 mod dispatch;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod policy;
 mod run;
 mod runtime;

@@ -79,6 +79,8 @@ pub use api::verify::{Difference, Verification};
 pub use observed::stats;
 use observed::stats::Stats;
 pub(crate) use runtime::external::ExternalOperation;
+#[cfg(all(test, shuttle))]
+pub(crate) use runtime::interleavings::{Testbed, explore};
 pub use runtime::opaque::Opaque;
 pub(crate) use runtime::shared::Helper;
 pub(crate) use runtime::shared::Shared;

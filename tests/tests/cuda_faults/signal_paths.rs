@@ -77,7 +77,7 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
     for _ in 0..20 {
         let before = started();
         // It fills the device.
-        let Some(victim) = run.victim(&streams[0], 400_000) else { return };
+        let Some(victim) = run.victim(&streams[0], 4_000_000) else { return };
         for (tasks, threads) in shapes {
             let lens = [tasks as usize, (tasks * threads) as usize];
             let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
@@ -111,7 +111,7 @@ pub fn one_after_the_other(device: &Device, found: &mut Found) {
     let tasks = 2 * run.scheduler.device().properties().sms - 1;
     let (mut launches, mut victims, mut overtook) = (0, 0, 0);
     while overtook == 0 && victims < 20 {
-        let Some(victim) = run.victim_of(tasks, &streams[0], 400_000) else { return };
+        let Some(victim) = run.victim_of(tasks, &streams[0], 4_000_000) else { return };
         while !victim.handle.is_done() {
             let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
             let launched = streams[1].launch(call).and_then(|handle| handle.wait());

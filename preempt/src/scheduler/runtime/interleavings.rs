@@ -36,10 +36,10 @@ mod moves;
 mod programs;
 mod testbed;
 
-use testbed::Testbed;
+pub(crate) use testbed::Testbed;
 
 /// Plays a scenario with a random thread at each step, and with few changes of thread priority.
-fn explore(scenario: fn()) {
+pub(crate) fn explore(scenario: fn()) {
     let interleavings = std::env::var("INTERLEAVINGS");
     let interleavings = interleavings.map_or(5000, |number| number.parse().expect("a number"));
     let mut config = Config::new();

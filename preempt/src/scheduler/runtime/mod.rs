@@ -8,7 +8,7 @@ pub(in crate::scheduler) mod core;
 pub(in crate::scheduler) mod credits;
 pub(in crate::scheduler) mod external;
 #[cfg(all(test, shuttle))]
-mod interleavings;
+pub(in crate::scheduler) mod interleavings;
 pub(in crate::scheduler) mod memory;
 pub(in crate::scheduler) mod moves;
 pub(in crate::scheduler) mod opaque;

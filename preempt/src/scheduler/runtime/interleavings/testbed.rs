@@ -11,7 +11,7 @@ use crate::scheduler::{Handle, Scheduler, SchedulerBuilder};
 use crate::vocabulary::Costs;
 
 /// A scheduler's device, with its record of what ran.
-pub(super) struct Testbed {
+pub(crate) struct Testbed {
     pub model: Arc<Model>,
     pub device: Device,
 }
