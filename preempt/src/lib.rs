@@ -119,6 +119,8 @@ mod sync;
 mod text;
 pub mod tune;
 mod vocabulary;
+#[cfg(target_os = "linux")]
+pub mod worker;
 
 pub use device::{
     CpuLayout, Device, Footprint, FormFootprint, MemoryInfo, Properties, RawStream, SignalPath,

@@ -35,6 +35,8 @@ mod recording;
 mod scheduler;
 mod simulation;
 mod tuning;
+#[cfg(target_os = "linux")]
+mod worker;
 
 pub use argument::ArgumentError;
 pub use code::CodeError;
@@ -50,6 +52,8 @@ pub use recording::RecordingError;
 pub use scheduler::SchedulerError;
 pub use simulation::SimulationError;
 pub use tuning::TuningError;
+#[cfg(target_os = "linux")]
+pub use worker::WorkerError;
 
 /// Why a call was refused, or what became of an operation that did not succeed.
 #[derive(Clone, thiserror::Error)]
@@ -97,6 +101,10 @@ pub enum Error {
     /// A pool that cannot be built, a task that it does not take, or how a task ended that gave no result.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// A worker process that cannot be had, or a call of one that gave nothing.
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
     /// The operating system gave no thread.
     #[error("a thread for {what} could not be started: {source}")]
     Thread {
@@ -122,6 +130,9 @@ debug_is_the_message! {
     Error ArgumentError CodeError ConfigurationError CoscheduleError DeviceError LaunchError MemoryError PoolError
     PredictionError ProgramError RecordingError SchedulerError SimulationError TuningError
 }
+
+#[cfg(target_os = "linux")]
+debug_is_the_message! { WorkerError }
 
 /// Writes the message of an error, and those of its sources that are no part of it.
 fn write_with_sources(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {

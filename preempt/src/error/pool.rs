@@ -33,6 +33,15 @@ pub enum PoolError {
         /// What the smallest device has, in bytes.
         limit: u64,
     },
+    /// An opaque task of a user-facing application.
+    #[error(
+        "task `{task}` is opaque, and its application is user-facing: kernels of two processes share a device by time \
+         slices; submit it to a batch application"
+    )]
+    Opaque {
+        /// The task's name.
+        task: Arc<str>,
+    },
     /// An operation of a task that writes what the task has not made: it could not be done twice.
     #[error(
         "task `{task}`: `{operation}` writes a buffer that this run of the task has not made, so the task could not run \

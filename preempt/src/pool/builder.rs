@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dispatch::{Rules, Totals};
-use super::policy::{PoolPolicy, UserFacingFirst};
+use super::dispatch::{PoolPolicy, Rules, Totals};
+use super::policy::UserFacingFirst;
 use super::runtime::Inner;
 use super::task::Application;
 use super::terms::{Class, OUTSTANDING, REVOCATIONS, Stop};
@@ -14,6 +14,8 @@ use crate::error::{Error, PoolError};
 use crate::module::Module;
 use crate::scheduler::Scheduler;
 use crate::sync::thread::JoinHandle;
+#[cfg(target_os = "linux")]
+use crate::worker::{Standbys, Workers, start_all};
 
 /// Devices that run tasks, and the policy that says which runs where.
 ///
@@ -83,6 +85,8 @@ impl Pool {
             stop: None,
             outstanding: OUTSTANDING,
             revocations: REVOCATIONS,
+            #[cfg(target_os = "linux")]
+            workers: None,
         }
     }
 
@@ -107,6 +111,14 @@ impl Pool {
         let Totals { finished, dropped, yields, revocations, useful, wasted } =
             self.closer.inner.totals();
         PoolStats { finished, dropped, yields, revocations, useful, wasted }
+    }
+
+    /// The workers that wait for a task.
+    #[cfg(target_os = "linux")]
+    pub fn standbys(&self) -> Vec<crate::worker::Standby> {
+        let inner = &self.closer.inner;
+        let workers = (0..self.devices()).filter_map(|device| inner.workers(device));
+        workers.flat_map(Standbys::list).collect()
     }
 
     /// Why the policy was replaced by [`FirstCome`](super::FirstCome), if it was.
@@ -149,6 +161,8 @@ pub struct PoolBuilder {
     stop: Option<Stop>,
     outstanding: usize,
     revocations: u32,
+    #[cfg(target_os = "linux")]
+    workers: Option<Workers>,
 }
 
 impl PoolBuilder {
@@ -198,22 +212,23 @@ impl PoolBuilder {
         self
     }
 
+    /// Which program the workers are that [opaque](super::Task::opaque) tasks call. By default, there are none.
+    #[cfg(target_os = "linux")]
+    pub fn workers(mut self, workers: Workers) -> PoolBuilder {
+        self.workers = Some(workers);
+        self
+    }
+
     /// Builds the pool and its threads: two for each device, and one that decides.
     ///
     /// # Errors
     ///
     /// [`PoolError::NoDevice`], [`PoolError::NoneOutstanding`], [`PoolError::PolicyRefused`]; errors of
-    /// [`SchedulerBuilder::build`](crate::SchedulerBuilder::build) and of [`Device::memory`]; [`Error::Thread`].
+    /// [`SchedulerBuilder::build`](crate::SchedulerBuilder::build) and of [`Device::memory`]; [`Error::Worker`];
+    /// [`Error::Thread`].
     pub fn build(self) -> Result<Pool, Error> {
-        let PoolBuilder {
-            mut schedulers,
-            devices,
-            kernels,
-            policy,
-            stop,
-            outstanding,
-            revocations,
-        } = self;
+        let PoolBuilder { mut schedulers, devices, kernels, policy, .. } = self;
+        let (outstanding, revocations) = (self.outstanding, self.revocations);
         if schedulers.is_empty() && devices.is_empty() {
             return Err(PoolError::NoDevice.into());
         }
@@ -233,9 +248,21 @@ impl PoolBuilder {
             memory = memory.min(scheduler.device().memory()?.total as u64);
         }
         let takes = schedulers.iter().map(|scheduler| scheduler.device().costs().stop).max();
-        let stop = stop.unwrap_or(Stop::Yield(takes.unwrap_or_default()));
+        let stop = self.stop.unwrap_or(Stop::Yield(takes.unwrap_or_default()));
         let rules = Rules { stop, outstanding, revocations };
-        let (inner, threads) = Inner::start(schedulers, memory, rules, policy)?;
+        #[cfg(target_os = "linux")]
+        let workers = match &self.workers {
+            Some(workers) => start_all(workers, schedulers.len())?,
+            None => Vec::new(),
+        };
+        let (inner, threads) = Inner::start(
+            schedulers,
+            #[cfg(target_os = "linux")]
+            workers,
+            memory,
+            rules,
+            policy,
+        )?;
         Ok(Pool { closer: Arc::new(Closer { inner, threads }) })
     }
 }

@@ -6,8 +6,11 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::policy::PoolPolicy;
 use super::terms::{Class, Stop};
+
+mod plan;
+
+pub use plan::{PoolPlan, PoolPolicy, Victim};
 
 /// The weight of the newest time in a mean: eight tasks, as many as one application has outstanding, make most of it.
 const NEWEST: f64 = 0.125;
@@ -62,7 +65,7 @@ impl Rules {
     /// Whether a batch task may be stopped.
     fn may_stop(&self, task: &Task) -> bool {
         // One that has yielded may be revoked, for its memory.
-        self.stop != Stop::Never && task.revocations < self.revocations
+        task.stop != Stop::Never && task.revocations < self.revocations
     }
 }
 
@@ -92,6 +95,8 @@ struct Task {
     /// When it started, the last time from its start.
     started: Duration,
     revocations: u32,
+    /// How it is stopped.
+    stop: Stop,
     place: Place,
 }
 
@@ -236,12 +241,22 @@ impl Dispatcher {
         self.state.forget_if_over(application);
     }
 
-    /// Takes a task in, which is outstanding at once if its application may have another one.
+    /// Takes a task in, which is outstanding at once if its application may have another one. It is stopped as the rules say.
     pub fn submit(&mut self, now: Duration, application: ApplicationNumber) -> TaskNumber {
+        self.submit_with(now, application, self.state.rules.stop)
+    }
+
+    /// The same for a task that is stopped in this way.
+    pub fn submit_with(
+        &mut self,
+        now: Duration,
+        application: ApplicationNumber,
+        stop: Stop,
+    ) -> TaskNumber {
         let state = &mut self.state;
         let (since, started, ran) = (now, now, Duration::ZERO);
-        let place = Place::Held;
-        let task = Some(Task { application, since, age: 0, ran, started, revocations: 0, place });
+        let (age, revocations, place) = (0, 0, Place::Held);
+        let task = Some(Task { application, since, age, ran, started, revocations, stop, place });
         let number = match state.free.pop() {
             Some(number) => {
                 state.tasks[number.index()] = task;
@@ -464,146 +479,6 @@ impl State {
             }
         }
         Some(place)
-    }
-}
-
-/// A batch task that can be stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Victim {
-    /// The device that runs it.
-    pub device: usize,
-    /// What it is expected to run for yet, if a task of its application has ended.
-    pub rest: Option<Duration>,
-    /// From the decision to stop it until its device is free.
-    pub latency: Duration,
-}
-
-/// A pool as its policy sees it, and what it decides.
-#[derive(Debug)]
-pub struct PoolPlan<'a> {
-    state: &'a mut State,
-    now: Duration,
-    orders: &'a mut Vec<Order>,
-}
-
-impl PoolPlan<'_> {
-    /// The number of devices, without those that have failed.
-    pub fn devices(&self) -> usize {
-        self.state.slots.len() - self.state.lost
-    }
-
-    /// A device where nothing runs; if there is any, one where no task has yielded.
-    pub fn idle(&self) -> Option<usize> {
-        self.state.idle.first().map(|&(_, device)| device)
-    }
-
-    /// A device where nothing runs and no task has yielded.
-    pub fn spare(&self) -> Option<usize> {
-        self.state.idle.first().filter(|(has_paused, _)| !has_paused).map(|&(_, device)| device)
-    }
-
-    /// Devices whose tasks were told to leave and have not left.
-    pub fn leaving(&self) -> usize {
-        self.state.leaving
-    }
-
-    /// Tasks of a class that wait for a device.
-    pub fn waiting(&self, class: Class) -> usize {
-        self.state.waiting[class as usize].len()
-    }
-
-    /// The age of the oldest of them: lower is older.
-    pub fn oldest(&self, class: Class) -> Option<u64> {
-        self.state.waiting[class as usize].first().map(|&(age, _)| age)
-    }
-
-    /// Tasks of a class that run.
-    pub fn running(&self, class: Class) -> usize {
-        self.state.counts[class as usize].running
-    }
-
-    /// Tasks of a class that wait, run, or have yielded.
-    pub fn outstanding(&self, class: Class) -> usize {
-        self.state.counts[class as usize].outstanding
-    }
-
-    /// What outstanding tasks of a class take together, by what tasks of their applications took, or of the class where none
-    /// of the application's has ended yet; `None` if none of the class has.
-    pub fn work(&self, class: Class) -> Option<Duration> {
-        let Count { mean, work, unknown, .. } = self.state.counts[class as usize];
-        mean.map(|mean| work.saturating_add(mean.saturating_mul(unknown as u32)))
-    }
-
-    /// Batch tasks that run and can be stopped, the latest started first.
-    pub fn victims(&self) -> impl Iterator<Item = Victim> {
-        self.state.victims.iter().rev().filter_map(|&(.., device)| self.victim(device))
-    }
-
-    fn victim(&self, device: usize) -> Option<Victim> {
-        let rules = self.state.rules;
-        let slot = self.state.slots.get(device)?;
-        let (number, since) = slot.runs.filter(|_| !slot.is_leaving && !slot.is_lost)?;
-        let task = self.state.tasks[number.index()].as_ref()?;
-        let application = &self.state.applications[task.application.index()];
-        let ran = task.ran + self.now.saturating_sub(since);
-        let rest = application.mean.map(|mean| mean.saturating_sub(ran));
-        let is_one = rules.may_stop(task) && application.class == Class::Batch;
-        is_one.then_some(Victim { device, rest, latency: rules.stop.latency() })
-    }
-
-    /// Starts the oldest task of a class on an idle device. Where a task has yielded no other batch task starts: it goes on
-    /// there. Returns whether one was started.
-    pub fn start(&mut self, class: Class, device: usize) -> bool {
-        let Some(slot) = self.state.slots.get(device) else { return false };
-        let is_kept = slot.paused.is_some() && class == Class::Batch;
-        if slot.runs.is_some() || slot.is_lost || is_kept {
-            return false;
-        }
-        let Some((_, task)) = self.state.waiting[class as usize].pop_first() else { return false };
-        if let Some(of) = &mut self.state.tasks[task.index()] {
-            of.started = self.now;
-        }
-        self.state.enter(self.now, device, task);
-        self.orders.push(Order::Start { task, device });
-        true
-    }
-
-    /// Starts the oldest tasks of a class on idle devices, until the class runs on this number of them.
-    pub fn serve(&mut self, class: Class, devices: usize) {
-        while self.running(class) < devices
-            && let Some(device) = self.idle()
-            && self.start(class, device)
-        {}
-    }
-
-    /// Stops the batch task of this device. Returns whether it can be.
-    pub fn stop(&mut self, device: usize) -> bool {
-        if self.victim(device).is_none() {
-            return false;
-        }
-        let slot = &mut self.state.slots[device];
-        let Some((number, _)) = slot.runs else { return false };
-        slot.is_leaving = true;
-        self.state.leaving += 1;
-        if let Some(task) = &self.state.tasks[number.index()] {
-            self.state.victims.remove(&(task.started, task.age, device));
-        }
-        let stop = self.state.rules.stop;
-        self.orders.push(Order::Stop { task: number, device, stop });
-        true
-    }
-
-    /// Lets tasks go on that have yielded, where nothing else runs. One that gives up its memory comes back as revoked.
-    fn resume_all(&mut self) {
-        let paused = self.state.idle.range((true, 0)..).map(|&(_, device)| device);
-        let giving_up = |device: &usize| self.state.slots[*device].is_giving_up;
-        let resumed: Vec<_> = paused.filter(|device| !giving_up(device)).collect();
-        for device in resumed {
-            let Some(task) = self.state.slots[device].paused else { continue };
-            self.state.enter(self.now, device, task);
-            self.orders.push(Order::Resume { task, device });
-        }
     }
 }
 

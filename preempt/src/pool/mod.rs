@@ -30,8 +30,8 @@ mod terms;
 pub use builder::{Pool, PoolBuilder, PoolStats};
 pub(crate) use dispatch::{Dispatcher, End, Order, Rules, TaskNumber, Totals};
 #[doc(inline)]
-pub use dispatch::{PoolPlan, Victim};
-pub use policy::{Elastic, FirstCome, PoolPolicy, UserFacingFirst};
+pub use dispatch::{PoolPlan, PoolPolicy, Victim};
+pub use policy::{Elastic, FirstCome, UserFacingFirst};
 pub use run::Run;
 pub use task::{Application, Task, TaskHandle};
 pub use terms::{Class, OUTSTANDING, REVOCATIONS, Stop};

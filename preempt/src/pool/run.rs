@@ -11,6 +11,8 @@ use preempt_device::kernel::KernelArg;
 
 use super::runtime::Inner;
 use super::task::Ticket;
+#[cfg(target_os = "linux")]
+use crate::error::WorkerError;
 use crate::error::{Error, LaunchError, MemoryError, PoolError};
 use crate::scheduler::{
     Buffer, DeviceSlice, DeviceSliceMut, Handle, Program, ProgramBuilder, Scheduler, Stream,
@@ -34,6 +36,7 @@ pub struct Run {
     pub(super) ticket: Ticket,
     pub(super) name: Arc<str>,
     pub(super) device: usize,
+    pub(super) is_opaque: bool,
     pub(super) stream: Stream,
     pub(super) progress: Arc<Progress>,
 }
@@ -65,6 +68,17 @@ struct State {
     error: Option<Error>,
     /// Buffers that the run has made.
     own: HashSet<BufferId>,
+    /// What ends a call of a worker that is under way.
+    end_call: Option<EndCall>,
+}
+
+/// What ends a call of a worker.
+struct EndCall(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for EndCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndCall")
+    }
 }
 
 /// How the operations of a run have ended.
@@ -78,11 +92,14 @@ pub(super) struct Ended {
 impl Progress {
     /// Tells the run to leave, and cancels its operations.
     pub fn revoke(&self) {
-        let handles: Vec<_> = {
+        let (handles, end_call): (Vec<_>, _) = {
             let mut state = lock(&self.state);
             state.is_revoked = true;
-            state.handles.iter().map(Handle::untyped).collect()
+            (state.handles.iter().map(Handle::untyped).collect(), state.end_call.take())
         };
+        if let Some(EndCall(end)) = end_call {
+            end();
+        }
         // Without the lock: this may run code of the application.
         handles.iter().for_each(Handle::cancel);
     }
@@ -243,6 +260,38 @@ impl Run {
     pub fn launch_program(&self, program: &Program) -> Result<(), Error> {
         self.write(program.name(), program.written())?;
         self.keep(self.stream.launch_program(program)?.untyped())
+    }
+
+    /// Calls a function of a [worker](crate::worker) of this run's device, and waits for what it gives. Of an
+    /// [opaque](super::Task::opaque) task alone. The worker is killed where the task is told to leave.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerError`](crate::error::WorkerError), or [`PoolError::Revoked`].
+    #[cfg(target_os = "linux")]
+    pub fn call(&self, function: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.check()?;
+        if !self.is_opaque {
+            return Err(WorkerError::NotOpaque { task: self.name.clone() }.into());
+        }
+        let workers = self.inner.workers(self.device);
+        let workers = workers.ok_or(WorkerError::None { function: function.into() })?;
+        let state = || lock(&self.progress.state);
+        let begins = |killer: crate::worker::Killer| {
+            let mut state = state();
+            if !state.is_revoked {
+                state.end_call = Some(EndCall(Box::new(move || killer.kill())));
+            }
+            !state.is_revoked
+        };
+        let ends = || {
+            let mut state = state();
+            state.end_call = None;
+            state.is_revoked
+        };
+        let called = workers.call(function, input, begins, ends);
+        self.check()?;
+        called?.ok_or_else(|| self.revoked())
     }
 
     /// Whether the task may go on: for bodies that compute on the host for a while.

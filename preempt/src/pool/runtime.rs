@@ -11,17 +11,21 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::dispatch::{ApplicationNumber, Dispatcher, End, Order, Rules, TaskNumber, Totals};
-use super::policy::{FirstCome, PoolPolicy};
+use super::dispatch::{
+    ApplicationNumber, Dispatcher, End, Order, PoolPolicy, Rules, TaskNumber, Totals,
+};
+use super::policy::FirstCome;
 use super::run::{Ended, Progress, Run};
 use super::task::{Body, Ticket};
-use super::terms::{Class, Stop};
+use super::terms::{Class, KILL, Stop};
 use crate::error::{DeviceError, Error, PoolError, caught};
 use crate::policy::Priority;
 use crate::scheduler::Scheduler;
 use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, Mutex, contain, lock};
+#[cfg(target_os = "linux")]
+use crate::worker::Standbys;
 
 /// Threads of a device.
 const LANES: usize = 2;
@@ -35,6 +39,10 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// What the threads of a pool share.
 pub(super) struct Inner {
     schedulers: Vec<Scheduler>,
+    /// Of each device, or none.
+    #[cfg(target_os = "linux")]
+    workers: Vec<Standbys>,
+    stop: Stop,
     /// Device memory in bytes that each device has at least.
     memory: u64,
     start: Instant,
@@ -102,6 +110,7 @@ impl Inner {
     /// What the threads share, and the threads.
     pub fn start(
         schedulers: Vec<Scheduler>,
+        #[cfg(target_os = "linux")] workers: Vec<Standbys>,
         memory: u64,
         rules: Rules,
         policy: Box<dyn PoolPolicy>,
@@ -123,7 +132,17 @@ impl Inner {
         };
         let (state, wakes, departs) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let start = Instant::now();
-        let inner = Arc::new(Inner { schedulers, memory, start, state, wakes, departs });
+        let inner = Arc::new(Inner {
+            schedulers,
+            #[cfg(target_os = "linux")]
+            workers,
+            stop: rules.stop,
+            memory,
+            start,
+            state,
+            wakes,
+            departs,
+        });
         let mut threads = Vec::new();
         let mut spawn = |name, body: Box<dyn FnOnce() + Send>| {
             threads.push(spawn(name, body)?);
@@ -151,6 +170,11 @@ impl Inner {
 
     pub fn scheduler(&self, device: usize) -> &Scheduler {
         &self.schedulers[device]
+    }
+
+    #[cfg(target_os = "linux")]
+    pub fn workers(&self, device: usize) -> Option<&Standbys> {
+        self.workers.get(device)
     }
 
     pub fn devices(&self) -> usize {
@@ -223,7 +247,12 @@ impl Inner {
             if state.lost.iter().all(|&is_lost| is_lost) {
                 return Err(PoolError::NoDeviceLeft { task: task() }.into());
             }
-            let number = state.dispatcher.submit(now, application);
+            let stop = match self.stop {
+                Stop::Never => Stop::Never,
+                _ if body.is_opaque() => Stop::Revoke(KILL),
+                stop => stop,
+            };
+            let number = state.dispatcher.submit_with(now, application, stop);
             state.serials += 1;
             let serial = state.serials;
             let (is_cancelled, failures, run) = (false, 0, None);
@@ -301,6 +330,7 @@ impl Inner {
             ticket: *ticket,
             name: body.name().clone(),
             device,
+            is_opaque: body.is_opaque(),
             stream: self.scheduler(device).stream(priority),
             progress: progress.clone(),
         };

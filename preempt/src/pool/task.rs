@@ -56,6 +56,7 @@ type TaskBody<T> = dyn Fn(&Run) -> Result<T, Error> + Send + Sync;
 pub struct Task<T> {
     name: Arc<str>,
     memory: u64,
+    is_opaque: bool,
     body: Arc<TaskBody<T>>,
 }
 
@@ -65,12 +66,19 @@ impl<T: Send + 'static> Task<T> {
         name: impl Into<Arc<str>>,
         body: impl Fn(&Run) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Task<T> {
-        Task { name: name.into(), memory: 0, body: Arc::new(body) }
+        Task { name: name.into(), memory: 0, is_opaque: false, body: Arc::new(body) }
     }
 
     /// The device memory that it needs, in bytes. A pool refuses it at once if one of its devices has less in all.
     pub fn memory(mut self, bytes: u64) -> Task<T> {
         self.memory = bytes;
+        self
+    }
+
+    /// Says that it calls a [worker](crate::worker): it has its device alone, and is revoked rather than to yield. Batch
+    /// applications can have such tasks.
+    pub fn opaque(mut self) -> Task<T> {
+        self.is_opaque = true;
         self
     }
 
@@ -82,7 +90,8 @@ impl<T: Send + 'static> Task<T> {
 
 impl<T> Clone for Task<T> {
     fn clone(&self) -> Self {
-        Task { name: self.name.clone(), memory: self.memory, body: self.body.clone() }
+        let &Task { ref name, memory, is_opaque, ref body } = self;
+        Task { name: name.clone(), memory, is_opaque, body: body.clone() }
     }
 }
 
@@ -123,12 +132,15 @@ impl Application {
     ///
     /// # Errors
     ///
-    /// [`PoolError::TooLarge`], [`PoolError::NoDeviceLeft`] or [`PoolError::PoolDropped`]. The handle gives what the body
+    /// [`PoolError::TooLarge`], [`PoolError::Opaque`], [`PoolError::NoDeviceLeft`] or [`PoolError::PoolDropped`]. The handle gives what the body
     /// returns, the first error of an operation of the run, [`PoolError::Panicked`], [`PoolError::Cancelled`] or
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost) if the second device has failed while it ran
     /// the task.
     pub fn submit<T: Send + 'static>(&self, task: &Task<T>) -> Result<TaskHandle<T>, Error> {
-        let Registered { inner, number, .. } = &*self.0;
+        let Registered { inner, number, class } = &*self.0;
+        if task.is_opaque && *class == Class::UserFacing {
+            return Err(PoolError::Opaque { task: task.name.clone() }.into());
+        }
         let answer = Arc::new(Answer::default());
         let body =
             Submitted { task: task.clone(), output: Mutex::default(), answer: answer.clone() };
@@ -282,6 +294,8 @@ impl<T> Answer<T> {
 pub(super) trait Body: Send + Sync {
     fn name(&self) -> &Arc<str>;
 
+    fn is_opaque(&self) -> bool;
+
     /// Runs it from its start, and keeps what it returns.
     fn run(&self, run: &Run) -> Result<(), Error>;
 
@@ -298,6 +312,10 @@ struct Submitted<T> {
 impl<T: Send + 'static> Body for Submitted<T> {
     fn name(&self) -> &Arc<str> {
         &self.task.name
+    }
+
+    fn is_opaque(&self) -> bool {
+        self.task.is_opaque
     }
 
     fn run(&self, run: &Run) -> Result<(), Error> {

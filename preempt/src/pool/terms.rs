@@ -19,6 +19,10 @@ pub const OUTSTANDING: usize = 8;
 /// tasks keep coming. TReM has such a threshold and does not say its value.
 pub const REVOCATIONS: u32 = 8;
 
+/// What a pool counts on for the end of a [worker](crate::worker) that is killed: on an H200, other processes' launches are fast
+/// again after this time.
+pub(crate) const KILL: Duration = Duration::from_micros(7500);
+
 /// How a batch task is stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {

@@ -60,8 +60,12 @@ pub fn starts(device: &Device, found: &mut Found) {
 }
 
 /// A run whose launches are all worth a proxy, with a stream for its victim and an urgent one.
-fn run<'a>(device: &Device, found: &'a mut Found) -> Option<(Run<'a>, [Stream; 2])> {
-    let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Auto);
+fn run<'a>(
+    device: &Device,
+    path: SignalPath,
+    found: &'a mut Found,
+) -> Option<(Run<'a>, [Stream; 2])> {
+    let builder = Scheduler::builder().device(device.clone()).signal_path(path);
     let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
     let scheduler = found.take(builder.kernels(preempt_test_kit::KERNELS).build())?;
     let streams = [0, 1].map(|priority| scheduler.stream(priority));
@@ -70,7 +74,7 @@ fn run<'a>(device: &Device, found: &'a mut Found) -> Option<(Run<'a>, [Stream; 2
 
 /// No proxy comes beside a launch that leaves it no place, whatever follows; on the fake driver.
 pub fn beside_a_full_device(device: &Device, found: &mut Found) {
-    let Some((mut run, streams)) = run(device, found) else { return };
+    let Some((mut run, streams)) = run(device, SignalPath::Auto, found) else { return };
     let full = 2 * device.properties().sms;
     let shapes = [(4, THREADS), (full, 1024), (4, THREADS)];
     // A victim that is over by then, where this process had no processor for a while, says nothing.
@@ -102,7 +106,9 @@ pub fn beside_a_full_device(device: &Device, found: &mut Found) {
 
 /// Proxies follow each other while a kernel runs, and signals arrive by them and between two of them; on the fake driver.
 pub fn one_after_the_other(device: &Device, found: &mut Found) {
-    let Some((mut run, streams)) = run(device, found) else { return };
+    // With it, the first launch waits for the proxy for long.
+    let path = SignalPath::Proxy;
+    let Some((mut run, streams)) = run(device, path, found) else { return };
     let lens = [4, 4 * THREADS as usize];
     let buffers = lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)));
     let [Some(mut counts), Some(mut writes)] = buffers else { return };

@@ -67,12 +67,13 @@ const PREEMPT: LayeredCrate = LayeredCrate {
     layers: &[
         &["text", "vocabulary"],
         &["error"],
-        &["sync", "module", "foreign", "ptx"],
-        &["policy", "predict", "pool"],
+        &["sync", "module", "foreign", "ptx", "worker"],
+        &["policy", "predict", "pool::dispatch", "pool::policy", "pool::terms"],
         &["coschedule"],
         &["engine"],
         &["device", "recording", "sim"],
         &["scheduler"],
+        &["pool"],
         // Uses buffers, like an application.
         &["device::conformance"],
         &["raw"],

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::PoolPolicy;
-use crate::pool::dispatch::PoolPlan;
+use crate::pool::dispatch::{PoolPlan, PoolPolicy};
 use crate::pool::terms::Class;
 
 /// TReM's period between two estimates, beside those at the end of each task.

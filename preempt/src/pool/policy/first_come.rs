@@ -1,7 +1,6 @@
 //! The oldest first.
 
-use super::PoolPolicy;
-use crate::pool::dispatch::PoolPlan;
+use crate::pool::dispatch::{PoolPlan, PoolPolicy};
 use crate::pool::terms::Class;
 
 /// Starts the oldest task, whatever it is, and stops none.

@@ -1,7 +1,6 @@
 //! User-facing tasks first, on all devices.
 
-use super::PoolPolicy;
-use crate::pool::dispatch::PoolPlan;
+use crate::pool::dispatch::{PoolPlan, PoolPolicy};
 use crate::pool::terms::Class;
 
 /// TReM's `Priority`: user-facing tasks get all devices, and batch tasks what is left. As many batch tasks are stopped as

@@ -1,0 +1,162 @@
+//! A pool as its policy sees it, and what the policy decides.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::{Count, Order, State};
+use crate::pool::terms::Class;
+
+/// Decides which tasks start where, and which are stopped.
+pub trait PoolPolicy: Debug + Send {
+    /// Decides, whenever a task has come, has ended or was stopped, and at each [wake](PoolPolicy::wake).
+    fn decide(&mut self, plan: &mut PoolPlan<'_>);
+
+    /// Says why a pool cannot have it, and what to do, if so.
+    fn refused(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// After which time it is to be asked again at the latest, while tasks are outstanding.
+    fn wake(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// A batch task that can be stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Victim {
+    /// The device that runs it.
+    pub device: usize,
+    /// What it is expected to run for yet, if a task of its application has ended.
+    pub rest: Option<Duration>,
+    /// From the decision to stop it until its device is free.
+    pub latency: Duration,
+}
+
+/// A pool as its policy sees it, and what it decides.
+#[derive(Debug)]
+pub struct PoolPlan<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) now: Duration,
+    pub(super) orders: &'a mut Vec<Order>,
+}
+
+impl PoolPlan<'_> {
+    /// The number of devices, without those that have failed.
+    pub fn devices(&self) -> usize {
+        self.state.slots.len() - self.state.lost
+    }
+
+    /// A device where nothing runs; if there is any, one where no task has yielded.
+    pub fn idle(&self) -> Option<usize> {
+        self.state.idle.first().map(|&(_, device)| device)
+    }
+
+    /// A device where nothing runs and no task has yielded.
+    pub fn spare(&self) -> Option<usize> {
+        self.state.idle.first().filter(|(has_paused, _)| !has_paused).map(|&(_, device)| device)
+    }
+
+    /// Devices whose tasks were told to leave and have not left.
+    pub fn leaving(&self) -> usize {
+        self.state.leaving
+    }
+
+    /// Tasks of a class that wait for a device.
+    pub fn waiting(&self, class: Class) -> usize {
+        self.state.waiting[class as usize].len()
+    }
+
+    /// The age of the oldest of them: lower is older.
+    pub fn oldest(&self, class: Class) -> Option<u64> {
+        self.state.waiting[class as usize].first().map(|&(age, _)| age)
+    }
+
+    /// Tasks of a class that run.
+    pub fn running(&self, class: Class) -> usize {
+        self.state.counts[class as usize].running
+    }
+
+    /// Tasks of a class that wait, run, or have yielded.
+    pub fn outstanding(&self, class: Class) -> usize {
+        self.state.counts[class as usize].outstanding
+    }
+
+    /// What outstanding tasks of a class take together, by what tasks of their applications took, or of the class where none
+    /// of the application's has ended yet; `None` if none of the class has.
+    pub fn work(&self, class: Class) -> Option<Duration> {
+        let Count { mean, work, unknown, .. } = self.state.counts[class as usize];
+        mean.map(|mean| work.saturating_add(mean.saturating_mul(unknown as u32)))
+    }
+
+    /// Batch tasks that run and can be stopped, the latest started first.
+    pub fn victims(&self) -> impl Iterator<Item = Victim> {
+        self.state.victims.iter().rev().filter_map(|&(.., device)| self.victim(device))
+    }
+
+    fn victim(&self, device: usize) -> Option<Victim> {
+        let rules = self.state.rules;
+        let slot = self.state.slots.get(device)?;
+        let (number, since) = slot.runs.filter(|_| !slot.is_leaving && !slot.is_lost)?;
+        let task = self.state.tasks[number.index()].as_ref()?;
+        let application = &self.state.applications[task.application.index()];
+        let ran = task.ran + self.now.saturating_sub(since);
+        let rest = application.mean.map(|mean| mean.saturating_sub(ran));
+        let is_one = rules.may_stop(task) && application.class == Class::Batch;
+        is_one.then_some(Victim { device, rest, latency: task.stop.latency() })
+    }
+
+    /// Starts the oldest task of a class on an idle device. Where a task has yielded no other batch task starts: it goes on
+    /// there. Returns whether one was started.
+    pub fn start(&mut self, class: Class, device: usize) -> bool {
+        let Some(slot) = self.state.slots.get(device) else { return false };
+        let is_kept = slot.paused.is_some() && class == Class::Batch;
+        if slot.runs.is_some() || slot.is_lost || is_kept {
+            return false;
+        }
+        let Some((_, task)) = self.state.waiting[class as usize].pop_first() else { return false };
+        if let Some(of) = &mut self.state.tasks[task.index()] {
+            of.started = self.now;
+        }
+        self.state.enter(self.now, device, task);
+        self.orders.push(Order::Start { task, device });
+        true
+    }
+
+    /// Starts the oldest tasks of a class on idle devices, until the class runs on this number of them.
+    pub fn serve(&mut self, class: Class, devices: usize) {
+        while self.running(class) < devices
+            && let Some(device) = self.idle()
+            && self.start(class, device)
+        {}
+    }
+
+    /// Stops the batch task of this device. Returns whether it can be.
+    pub fn stop(&mut self, device: usize) -> bool {
+        if self.victim(device).is_none() {
+            return false;
+        }
+        let slot = &mut self.state.slots[device];
+        let Some((number, _)) = slot.runs else { return false };
+        slot.is_leaving = true;
+        self.state.leaving += 1;
+        let Some(task) = &self.state.tasks[number.index()] else { return false };
+        self.state.victims.remove(&(task.started, task.age, device));
+        let stop = task.stop;
+        self.orders.push(Order::Stop { task: number, device, stop });
+        true
+    }
+
+    /// Lets tasks go on that have yielded, where nothing else runs. One that gives up its memory comes back as revoked.
+    pub(super) fn resume_all(&mut self) {
+        let paused = self.state.idle.range((true, 0)..).map(|&(_, device)| device);
+        let giving_up = |device: &usize| self.state.slots[*device].is_giving_up;
+        let resumed: Vec<_> = paused.filter(|device| !giving_up(device)).collect();
+        for device in resumed {
+            let Some(task) = self.state.slots[device].paused else { continue };
+            self.state.enter(self.now, device, task);
+            self.orders.push(Order::Resume { task, device });
+        }
+    }
+}

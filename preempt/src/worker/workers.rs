@@ -1,0 +1,172 @@
+//! Which program the workers are, and the standbys of a device.
+
+use std::collections::VecDeque;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::began;
+use super::process::{Killer, Process};
+use crate::error::{Error, WorkerError};
+
+/// The longest that a call takes unless an application says otherwise: a worker that hangs has its device for so long.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// Which program the workers of a pool are, and how many stand by.
+#[derive(Clone, Debug)]
+#[must_use = "no worker is started before `PoolBuilder::build`"]
+pub struct Workers {
+    program: Arc<Path>,
+    standbys: usize,
+    time_limit: Duration,
+}
+
+impl Workers {
+    /// Workers that are this program.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerError::NotServed`] if its `main` has not begun with
+    /// [`serve_if_worker`](super::Functions::serve_if_worker): each worker would be the whole application once more.
+    pub fn this_program() -> Result<Workers, Error> {
+        if !began() {
+            return Err(WorkerError::NotServed.into());
+        }
+        let program = env::current_exe().map_err(|source| {
+            let (program, source) = (PathBuf::from("this program"), Arc::new(source));
+            WorkerError::NotStarted { program, source }
+        })?;
+        Ok(Workers::program(program))
+    }
+
+    /// Workers that are another program, whose `main` is [`serve_if_worker`](super::Functions::serve_if_worker).
+    pub fn program(path: impl Into<PathBuf>) -> Workers {
+        let program = path.into().into();
+        Workers { program, standbys: 1, time_limit: TIME_LIMIT }
+    }
+
+    /// How many workers stand by for each device; 1 unless this is called. Each has the device memory that it has when it is
+    /// [warm](super::Functions::warm).
+    pub fn standbys(mut self, standbys: usize) -> Workers {
+        self.standbys = standbys;
+        self
+    }
+
+    /// The longest that a call may take, 10 minutes unless this is called. The worker is killed then.
+    pub fn time_limit(mut self, limit: Duration) -> Workers {
+        self.time_limit = limit;
+        self
+    }
+}
+
+/// A worker that waits for a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Standby {
+    /// The number of its device among those of the pool.
+    pub device: usize,
+    /// The number of its process.
+    pub process: u32,
+    /// The device memory that it has, in bytes, as [`warm`](super::Functions::warm) says; `None` until it is ready.
+    pub memory: Option<u64>,
+}
+
+/// The workers of a device.
+#[derive(Debug)]
+pub(crate) struct Standbys {
+    workers: Workers,
+    device: usize,
+    /// The first one is the next to be used.
+    idle: Mutex<VecDeque<Process>>,
+}
+
+/// The workers of each of so many devices; waits until they are ready.
+pub(crate) fn start_all(workers: &Workers, devices: usize) -> Result<Vec<Standbys>, Error> {
+    let start = |device| {
+        let started = (0..workers.standbys).map(|_| Process::start(&workers.program, device));
+        let idle = Mutex::new(started.collect::<Result<_, _>>()?);
+        Ok(Standbys { workers: workers.clone(), device, idle })
+    };
+    let all = (0..devices).map(start).collect::<Result<Vec<_>, Error>>()?;
+    // At the same time.
+    for standbys in &all {
+        for process in &mut *standbys.lock() {
+            process.ready(workers.time_limit)?;
+        }
+    }
+    Ok(all)
+}
+
+impl Standbys {
+    /// Calls a function of a standby. `begins` is given what kills it, and says whether it is to begin; `ends` says whether it
+    /// may have been killed.
+    pub fn call(
+        &self,
+        function: &str,
+        input: &[u8],
+        begins: impl FnOnce(Killer) -> bool,
+        ends: impl FnOnce() -> bool,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let mut process = self.next()?;
+        if !begins(process.killer()) {
+            self.lock().push_front(process);
+            return Ok(None);
+        }
+        let called = process.call(function, input, self.workers.time_limit);
+        let was_killed = ends();
+        let is_there = matches!(
+            called,
+            Ok(_)
+                | Err(Error::Worker(
+                    WorkerError::Failed { .. }
+                        | WorkerError::NoFunction { .. }
+                        | WorkerError::LongName { .. }
+                ))
+        );
+        if is_there && !was_killed {
+            self.lock().push_front(process);
+        } else {
+            // Gone, with its memory, before another one has as much.
+            drop(process);
+            self.replace();
+        }
+        called.map(Some)
+    }
+
+    /// A standby, or a worker that starts now.
+    fn next(&self) -> Result<Process, Error> {
+        // One may have ended by itself, or been killed by the system for its memory.
+        while let Some(process) = self.lock().pop_front() {
+            if process.is_alive() {
+                return Ok(process);
+            }
+        }
+        Process::start(&self.workers.program, self.device)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Process>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has another worker start, as long as there are fewer than are to stand by.
+    fn replace(&self) {
+        let mut idle = self.lock();
+        if idle.len() < self.workers.standbys
+            // The next call tells why there is none.
+            && let Ok(process) = Process::start(&self.workers.program, self.device)
+        {
+            idle.push_back(process);
+        }
+    }
+
+    pub fn list(&self) -> Vec<Standby> {
+        let idle = self.lock();
+        let of = |process: &Process| Standby {
+            device: self.device,
+            process: process.id(),
+            memory: process.memory(),
+        };
+        idle.iter().map(of).collect()
+    }
+}

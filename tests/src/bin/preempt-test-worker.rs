@@ -1,0 +1,64 @@
+//! A worker for the tests, and an application that is its own worker.
+
+use std::error::Error;
+use std::io::Write;
+use std::os::fd::FromRawFd;
+use std::os::unix::net::UnixStream;
+use std::process;
+use std::time::Duration;
+
+use preempt::pool::{Class, Pool, Task};
+use preempt::worker::{Functions, Job, Workers};
+use preempt::{CpuLayout, Device};
+
+type Given = Result<Vec<u8>, Box<dyn Error>>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    Functions::new()
+        .add("sum", sum)
+        .add("process", |_| Ok(process::id().to_le_bytes().to_vec()))
+        .add("device", |job| Ok(vec![job.device as u8]))
+        .add("fails", |_| Err("on purpose".into()))
+        .add("panics", |_| panic!("on purpose"))
+        .add("dies", |_| process::abort())
+        .add("leaves", |_| process::exit(3))
+        .add("hangs", |_| hang())
+        .add("babbles", |_| babble())
+        .warm(|device| Ok(1000 + device as u64))
+        .serve_if_worker();
+    match std::env::args().nth(1).as_deref() {
+        // Until it is killed.
+        Some("application") => {
+            let device = Device::cpu_with(CpuLayout::sms(1))?;
+            let pool = Pool::builder().device(device).workers(Workers::this_program()?).build()?;
+            let [standby] = pool.standbys()[..] else { return Err("one stands by".into()) };
+            println!("{}", standby.process);
+            let task = Task::new("hangs", |run| run.call("hangs", &[])).opaque();
+            pool.application(Class::Batch).submit(&task)?.wait()?;
+        }
+        _ => println!("no worker"),
+    }
+    Ok(())
+}
+
+fn sum(job: &Job) -> Given {
+    let sum: u64 = job.input.iter().map(|&byte| u64::from(byte)).sum();
+    Ok(sum.to_le_bytes().to_vec())
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// Sends on each descriptor that may be the socket.
+fn babble() -> Given {
+    for descriptor in 3..64 {
+        // SAFETY: whatever it is, this process ends with it.
+        let mut socket = unsafe { UnixStream::from_raw_fd(descriptor) };
+        let _ = socket.write_all(b"la la la");
+        std::mem::forget(socket);
+    }
+    hang()
+}

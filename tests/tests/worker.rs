@@ -1,0 +1,230 @@
+//! Tasks whose work is in processes of its own: what these do wrong is an error of their task alone.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use preempt::error::{PoolError, WorkerError};
+use preempt::pool::{Application, Class, Pool, Stop, Task, TaskHandle};
+use preempt::worker::Workers;
+use preempt::{CpuLayout, Device, Error};
+use preempt_test_kernels as kernels;
+use preempt_test_kit::Random;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_preempt-test-worker");
+
+fn device() -> Device {
+    Device::cpu_with(CpuLayout::sms(1)).expect("a device")
+}
+
+fn pool(devices: usize, workers: Workers) -> Pool {
+    let builder = (0..devices).fold(Pool::builder(), |builder, _| builder.device(device()));
+    builder.workers(workers).build().expect("a pool")
+}
+
+fn call(function: &'static str, input: &[u8]) -> Task<Vec<u8>> {
+    let input = input.to_vec();
+    Task::new(function, move |run| run.call(function, &input)).opaque()
+}
+
+fn give(application: &Application, task: &Task<Vec<u8>>) -> Result<Vec<u8>, Error> {
+    application.submit(task).and_then(TaskHandle::wait)
+}
+
+fn failure(application: &Application, task: &Task<Vec<u8>>) -> WorkerError {
+    match give(application, task) {
+        Err(Error::Worker(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn functions_are_called_in_other_processes() {
+    let pool = pool(2, Workers::program(WORKER).standbys(2));
+    let standbys = pool.standbys();
+    let memory: Vec<_> = standbys.iter().map(|standby| (standby.device, standby.memory)).collect();
+    assert_eq!(memory, [0, 0, 1, 1].map(|device| (device, Some(1000 + device as u64))));
+    let nightly = pool.application(Class::Batch);
+    let process = give(&nightly, &call("process", &[])).expect("its number");
+    let process = u32::from_le_bytes(process.try_into().expect("four bytes"));
+    assert!(standbys.iter().any(|standby| standby.process == process));
+    let large = vec![3; 10_000_000];
+    for (input, sum) in [(&large[..], 30_000_000u64), (&[], 0), (&[1, 2, 250], 253)] {
+        let given = give(&nightly, &call("sum", input)).expect("a sum");
+        assert_eq!(given, sum.to_le_bytes());
+    }
+    let device = Task::new("device", |run| Ok((run.device(), run.call("device", &[])?)));
+    let (here, there) = nightly.submit(&device.opaque()).and_then(TaskHandle::wait).expect("both");
+    assert_eq!(there, [here as u8]);
+}
+
+#[test]
+fn what_a_worker_does_wrong_is_its_tasks_error() {
+    let pool = pool(1, Workers::program(WORKER).time_limit(Duration::from_millis(500)));
+    let nightly = pool.application(Class::Batch);
+    let before = pool.standbys();
+    assert!(matches!(failure(&nightly, &call("fails", &[])),
+        WorkerError::Failed { message, .. } if &*message == "on purpose"));
+    assert!(matches!(failure(&nightly, &call("panics", &[])),
+        WorkerError::Failed { message, .. } if message.contains("on purpose")));
+    assert!(matches!(failure(&nightly, &call("none", &[])),
+        WorkerError::NoFunction { known, .. } if known.contains("`sum")));
+    let long = "n".repeat(300).leak();
+    assert!(matches!(failure(&nightly, &call(long, &[])), WorkerError::LongName { .. }));
+    assert_eq!(pool.standbys(), before, "it is the same one");
+    let mut seen = before;
+    for (function, is_expected) in [
+        ("dies", (|error| matches!(error, WorkerError::Died { .. })) as fn(&WorkerError) -> bool),
+        ("leaves", |error| error.to_string().contains('3')),
+        ("hangs", |error| matches!(error, WorkerError::Late { .. })),
+        ("babbles", |error| matches!(error, WorkerError::Nonsense { .. })),
+    ] {
+        let error = failure(&nightly, &call(function, &[]));
+        assert!(is_expected(&error), "{function}: {error}");
+        let standbys = pool.standbys();
+        assert!(standbys.len() == 1 && standbys[0].process != seen[0].process, "{function}");
+        seen = standbys;
+        assert_eq!(give(&nightly, &call("sum", &[7])).expect("a sum")[0], 7, "after {function}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let one = || Pool::builder().device(device());
+    let build = |workers| match one().workers(workers).build() {
+        Err(Error::Worker(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(Workers::this_program(), Err(Error::Worker(WorkerError::NotServed))));
+    for program in ["/nowhere/worker", "/"] {
+        let error = build(Workers::program(program));
+        assert!(matches!(error, WorkerError::NotStarted { .. }), "{error}");
+    }
+    // One that ends, and one that goes on.
+    for program in ["true", "tail"] {
+        let folders = ["/bin", "/usr/bin"].map(|folder| Path::new(folder).join(program));
+        let Some(program) = folders.iter().find(|program| program.exists()) else { continue };
+        let error = build(Workers::program(program));
+        assert!(matches!(error, WorkerError::NoWorker { .. }), "{error}");
+    }
+    let pool = one().build().expect("a pool");
+    let nightly = pool.application(Class::Batch);
+    assert!(matches!(failure(&nightly, &call("sum", &[])), WorkerError::None { .. }));
+    let shares = Task::new("shares", |run| run.call("sum", &[]));
+    assert!(matches!(failure(&nightly, &shares), WorkerError::NotOpaque { .. }));
+    let service = pool.application(Class::UserFacing);
+    let error = service.submit(&call("sum", &[])).expect_err("it would share its device");
+    assert!(matches!(error, Error::Pool(PoolError::Opaque { .. })), "{error}");
+}
+
+#[test]
+fn a_process_is_a_worker_by_its_socket_alone() {
+    for stdin in [Stdio::null(), Stdio::piped()] {
+        let mut command = Command::new(WORKER);
+        let child = command.env("PREEMPT_WORKER", "1").stdin(stdin).stdout(Stdio::piped()).spawn();
+        let output = child.and_then(|child| child.wait_with_output()).expect("it ran");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "no worker\n");
+        assert!(output.status.success());
+    }
+}
+
+#[test]
+fn workers_end_with_their_application() {
+    let mut application =
+        Command::new(WORKER).arg("application").stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let mut output = BufReader::new(application.stdout.take().expect("piped"));
+    output.read_line(&mut line).expect("the number of its worker");
+    let worker: u32 = line.trim().parse().expect("a number");
+    // In its function, or on the way there.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(runs(worker));
+    application.kill().and_then(|()| application.wait()).expect("killed");
+    let begin = Instant::now();
+    while runs(worker) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "worker {worker} goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process of this number runs, as opposed to one that nothing has waited for yet.
+fn runs(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    status.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+#[test]
+fn user_facing_tasks_take_the_place_of_workers() {
+    let pool = pool(1, Workers::program(WORKER));
+    let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+    let hangs = nightly.submit(&call("hangs", &[])).expect("accepted");
+    let doubled = Task::new("doubled", |run| {
+        let mut x = run.buffer(&[1u32; 32])?;
+        run.launch(kernels::scale(2, &mut x).threads(32))?;
+        run.download(&x)
+    });
+    for _ in 0..5 {
+        let given = service.submit(&doubled).and_then(TaskHandle::wait).expect("a result");
+        assert_eq!(given, (0..32).map(|i| 2 + i).collect::<Vec<_>>());
+    }
+    hangs.cancel();
+    let error = hangs.wait().expect_err("it was cancelled");
+    assert!(matches!(error, Error::Pool(PoolError::Cancelled { .. })), "{error}");
+    assert_eq!(give(&nightly, &call("sum", &[7])).expect("a sum")[0], 7);
+    let stats = pool.stats();
+    assert!(stats.revocations > 0 && stats.yields == 0, "{stats:?}");
+}
+
+#[test]
+fn each_task_is_answered_once_whatever_becomes_of_the_workers() {
+    let builder = (0..2).fold(Pool::builder(), |builder, _| builder.device(device()));
+    let builder = builder.workers(Workers::program(WORKER)).stop(Stop::Yield(Duration::ZERO));
+    let pool = builder.revocations(u32::MAX).build().expect("a pool");
+    let service = pool.application(Class::UserFacing);
+    let nightly = [(); 2].map(|()| pool.application(Class::Batch));
+    let (mut random, mut died) = (Random(11), 0);
+    let mut batch = Vec::new();
+    for round in 0..400u32 {
+        let (number, dies) = (random.below(200) as u8, random.below(8) == 0);
+        let task = match dies {
+            true => call("dies", &[]),
+            false => call("sum", &[number, 1]),
+        };
+        let handle = nightly[random.below(2) as usize].submit(&task).expect("accepted");
+        batch.push((handle, number, dies));
+        if random.below(3) == 0 {
+            let user = Task::new("user", move |run| {
+                let mut x = run.buffer(&[round; 8])?;
+                run.launch(kernels::scale(1, &mut x).threads(8))?;
+                run.download(&x)
+            });
+            let given = service.submit(&user).and_then(TaskHandle::wait).expect("a result");
+            assert_eq!(given, (0..8).map(|i| round + i).collect::<Vec<_>>());
+        }
+        if batch.len() > 12 {
+            let (handle, number, dies) = batch.swap_remove(random.below(12) as usize);
+            died += check(handle, number, dies);
+        }
+    }
+    for (handle, number, dies) in batch {
+        died += check(handle, number, dies);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.dropped, stats.finished + stats.dropped >= 400), (died, true), "{stats:?}");
+    println!("{stats:?}");
+    assert!(stats.revocations > 5 && died > 10, "{stats:?}");
+}
+
+fn check(handle: TaskHandle<Vec<u8>>, number: u8, dies: bool) -> u64 {
+    match handle.wait() {
+        Ok(sum) => {
+            assert!(!dies);
+            assert_eq!(sum, (u64::from(number) + 1).to_le_bytes());
+            0
+        }
+        Err(Error::Worker(WorkerError::Died { .. })) if dies => 1,
+        Err(error) => panic!("{error}"),
+    }
+}
