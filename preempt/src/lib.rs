@@ -50,6 +50,8 @@
 //! | [`Stream::upload`], [`Scope`], [`PinnedBuffer`] | copies of slices, of borrowed slices, and of memory that a GPU copies itself; [fills](Stream::fill), [rectangles](Copy2d) |
 //! | [`policy`] | which launch runs on which SMs: by priority, by deadline, in shares, or by your own rule |
 //! | [`recording`] | what was submitted to a scheduler and decided, to decide again |
+//! | [`pool`] | tasks of many applications on several devices: which runs where, and which makes room |
+//! | [`worker`] | work of other libraries, in processes of its own that are killed where their device is needed |
 //! | [`sim`] | policies in virtual time, with workloads and a device that are models |
 //! | [`predict`] | how long launches take, for policies that look ahead |
 //! | [`coschedule`] | which kernels to run two at a time, and when: the shortest schedule with few preemptions |

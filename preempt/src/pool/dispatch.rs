@@ -94,6 +94,7 @@ struct Task {
     ran: Duration,
     /// When it started, the last time from its start.
     started: Duration,
+    yields: u32,
     revocations: u32,
     /// How it is stopped.
     stop: Stop,
@@ -108,6 +109,17 @@ enum Place {
     Running(usize),
     /// It has yielded on this device, where its memory is.
     Paused(usize),
+}
+
+/// A task that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Past {
+    /// From when its time counted.
+    pub since: Duration,
+    /// What it ran for, and did not lose.
+    pub ran: Duration,
+    pub yields: u32,
+    pub revocations: u32,
 }
 
 /// How a task ends.
@@ -255,8 +267,10 @@ impl Dispatcher {
     ) -> TaskNumber {
         let state = &mut self.state;
         let (since, started, ran) = (now, now, Duration::ZERO);
-        let (age, revocations, place) = (0, 0, Place::Held);
-        let task = Some(Task { application, since, age, ran, started, revocations, stop, place });
+        let (age, place) = (0, Place::Held);
+        let (yields, revocations) = (0, 0);
+        let task =
+            Some(Task { application, since, age, ran, started, yields, revocations, stop, place });
         let number = match state.free.pop() {
             Some(number) => {
                 state.tasks[number.index()] = task;
@@ -272,8 +286,8 @@ impl Dispatcher {
         number
     }
 
-    /// A task has ended, wherever it is and whatever it was told; returns from when it was outstanding.
-    pub fn ended(&mut self, now: Duration, number: TaskNumber, end: End) -> Option<Duration> {
+    /// A task has ended, wherever it is and whatever it was told.
+    pub fn ended(&mut self, now: Duration, number: TaskNumber, end: End) -> Option<Past> {
         let state = &mut self.state;
         let place = state.tasks.get(number.index())?.as_ref()?.place;
         state.take_off(now, number);
@@ -302,7 +316,8 @@ impl Dispatcher {
             state.let_in(now, task.application);
         }
         state.forget_if_over(task.application);
-        Some(task.since)
+        let Task { since, ran, yields, revocations, .. } = task;
+        Some(Past { since, ran, yields, revocations })
     }
 
     /// A task has left its device, and goes on there.
@@ -310,6 +325,9 @@ impl Dispatcher {
         let state = &mut self.state;
         let Some(Place::Running(device)) = state.take_off(now, number) else { return };
         state.totals.yields += 1;
+        if let Some(task) = &mut state.tasks[number.index()] {
+            task.yields += 1;
+        }
         state.slots[device].paused = Some(number);
         state.move_to(number, Place::Paused(device));
         if state.idle.remove(&(false, device)) {

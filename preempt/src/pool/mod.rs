@@ -6,8 +6,30 @@
 //! stopped task *yields* where it can: it keeps its memory and what it did, and goes on when its device is free again. Other
 //! tasks are *revoked*: they run again from their start.
 //!
-//! This module decides, and runs nothing: what each policy does with a workload and a number of devices,
-//! [`sim::pool`](crate::sim::pool) says in virtual time.
+//! A [`Pool`] has devices, each with a scheduler of its own, and applications submit [`Task`]s to it. What a policy does with a
+//! workload and a number of devices, [`sim::pool`](crate::sim::pool) says in virtual time.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`Pool`], [`PoolBuilder`] | devices, and the policy that says which task runs where |
+//! | [`Application`] | submits tasks that are alike, and says whether users wait for them |
+//! | [`Task`], [`Run`], [`TaskHandle`] | the work, what it has of its device while it runs, and its result |
+//! | [`worker`](crate::worker) | work of which nothing but input and output is known, in processes that are killed |
+//!
+//! # When a task makes room
+//!
+//! | a batch task | and a user-facing one comes |
+//! | --- | --- |
+//! | runs our kernels | it yields: its launches go on with the SMs that the other one does not fill, and have all afterwards |
+//! | has yielded, and has memory that the other one needs | it is revoked |
+//! | is [opaque](Task::opaque) | it is revoked: its worker is killed |
+//! | of a pool that [revokes](PoolBuilder::stop) | it is revoked: its operations are cancelled, and a kernel leaves at its next yield |
+//! | was revoked [as often](REVOCATIONS) as may be | it runs to its end |
+//!
+//! A device that fails costs the pool that device. Tasks that were there run again on others, once: with a task that makes
+//! devices fail, the second device is the last that it gets.
+//!
+//! # Policies
 //!
 //! | policy | which goes first | source |
 //! | --- | --- | --- |
@@ -28,10 +50,10 @@ mod task;
 mod terms;
 
 pub use builder::{Pool, PoolBuilder, PoolStats};
-pub(crate) use dispatch::{Dispatcher, End, Order, Rules, TaskNumber, Totals};
+pub(crate) use dispatch::{Dispatcher, End, Order, Past, Rules, TaskNumber, Totals};
 #[doc(inline)]
 pub use dispatch::{PoolPlan, PoolPolicy, Victim};
 pub use policy::{Elastic, FirstCome, UserFacingFirst};
 pub use run::Run;
-pub use task::{Application, Task, TaskHandle};
+pub use task::{Application, Task, TaskHandle, TaskReport};
 pub use terms::{Class, OUTSTANDING, REVOCATIONS, Stop};

@@ -16,7 +16,7 @@ use super::dispatch::{
 };
 use super::policy::FirstCome;
 use super::run::{Ended, Progress, Run};
-use super::task::{Body, Ticket};
+use super::task::{Body, TaskReport, Ticket};
 use super::terms::{Class, KILL, Stop};
 use crate::error::{DeviceError, Error, PoolError, caught};
 use crate::policy::Priority;
@@ -94,7 +94,7 @@ struct Assignment {
 #[derive(Default)]
 struct After {
     revokes: Vec<Arc<Progress>>,
-    answers: Vec<(Arc<dyn Body>, Result<(), Error>)>,
+    answers: Vec<(Arc<dyn Body>, Result<TaskReport, Error>)>,
 }
 
 /// How a run has ended.
@@ -381,8 +381,16 @@ impl Inner {
                 (Outcome::Over(result), _) => {
                     let end = if result.is_ok() { End::Finished } else { End::Dropped };
                     state.entries[number.index()] = None;
-                    state.dispatcher.ended(now, *number, end);
-                    after.answers.push((assignment.body.clone(), result));
+                    let past = state.dispatcher.ended(now, *number, end);
+                    let report = past.map(|past| TaskReport {
+                        device,
+                        turnaround: now.saturating_sub(past.since),
+                        ran: past.ran,
+                        yields: past.yields,
+                        revocations: past.revocations,
+                    });
+                    let answer = result.map(|()| report.unwrap_or_default());
+                    after.answers.push((assignment.body.clone(), answer));
                 }
                 (_, Some(error)) => state.give_up(now, *number, error.into(), after),
                 (Outcome::Lost(error), None) if entry.failures >= FAILURES => {

@@ -172,6 +172,22 @@ pub struct TaskHandle<T> {
     answer: Arc<Answer<T>>,
 }
 
+/// How a task came to its result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TaskReport {
+    /// The number of the device, among those of the pool, that gave the result.
+    pub device: usize,
+    /// From when the task was outstanding until its result was there.
+    pub turnaround: Duration,
+    /// Time that it had a device for, without what it lost, and without the time after a yield.
+    pub ran: Duration,
+    /// How often it yielded.
+    pub yields: u32,
+    /// How often it was revoked.
+    pub revocations: u32,
+}
+
 /// A task's number, and which of the tasks that had it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket {
@@ -186,6 +202,15 @@ impl<T> TaskHandle<T> {
     ///
     /// As [`Application::submit`] says.
     pub fn wait(self) -> Result<T, Error> {
+        self.wait_with_report().map(|(result, _)| result)
+    }
+
+    /// Waits for the result, and says how the task came to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Application::submit`] says.
+    pub fn wait_with_report(self) -> Result<(T, TaskReport), Error> {
         let given = self.answer.wait(None);
         given.unwrap_or_else(|| Err(PoolError::PoolDropped { task: self.name.clone() }.into()))
     }
@@ -197,7 +222,8 @@ impl<T> TaskHandle<T> {
     /// As [`Application::submit`] says.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, Error>, TaskHandle<T>> {
         let deadline = Instant::now().checked_add(timeout);
-        self.answer.wait(deadline).ok_or(self)
+        let given = self.answer.wait(deadline);
+        given.map(|given| given.map(|(result, _)| result)).ok_or(self)
     }
 
     /// Whether the result is there.
@@ -221,7 +247,7 @@ impl<T> Future for TaskHandle<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.answer.state);
         match state.result.take() {
-            Some(result) => Poll::Ready(result),
+            Some(result) => Poll::Ready(result.map(|(result, _)| result)),
             None => {
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
@@ -239,6 +265,8 @@ impl<T> fmt::Debug for TaskHandle<T> {
     }
 }
 
+type Reported<T> = Result<(T, TaskReport), Error>;
+
 /// Where a result waits for its handle.
 struct Answer<T> {
     state: Mutex<Answered<T>>,
@@ -246,7 +274,7 @@ struct Answer<T> {
 }
 
 struct Answered<T> {
-    result: Option<Result<T, Error>>,
+    result: Option<Reported<T>>,
     waker: Option<Waker>,
 }
 
@@ -257,7 +285,7 @@ impl<T> Default for Answer<T> {
 }
 
 impl<T> Answer<T> {
-    fn give(&self, result: Result<T, Error>) {
+    fn give(&self, result: Reported<T>) {
         let waker = {
             let mut state = lock(&self.state);
             state.result = Some(result);
@@ -269,7 +297,7 @@ impl<T> Answer<T> {
         }
     }
 
-    fn wait(&self, deadline: Option<Instant>) -> Option<Result<T, Error>> {
+    fn wait(&self, deadline: Option<Instant>) -> Option<Reported<T>> {
         let mut state = lock(&self.state);
         loop {
             if let Some(result) = state.result.take() {
@@ -300,7 +328,7 @@ pub(super) trait Body: Send + Sync {
     fn run(&self, run: &Run) -> Result<(), Error>;
 
     /// Gives the handle what the last run has returned, or an error.
-    fn answer(&self, ended: Result<(), Error>);
+    fn answer(&self, ended: Result<TaskReport, Error>);
 }
 
 struct Submitted<T> {
@@ -330,11 +358,11 @@ impl<T: Send + 'static> Body for Submitted<T> {
         Ok(())
     }
 
-    fn answer(&self, ended: Result<(), Error>) {
+    fn answer(&self, ended: Result<TaskReport, Error>) {
         let output = lock(&self.output).take();
         let given = match (ended, output) {
-            (Ok(()), Some(output)) => Ok(output),
-            (Ok(()), None) => Err(PoolError::PoolDropped { task: self.task.name.clone() }.into()),
+            (Ok(report), Some(output)) => Ok((output, report)),
+            (Ok(_), None) => Err(PoolError::PoolDropped { task: self.task.name.clone() }.into()),
             (Err(error), output) => {
                 contain(|| drop(output));
                 Err(error)

@@ -33,9 +33,11 @@ fn a_batch_task_yields_to_a_user_facing_one_and_goes_on() {
     assert_eq!(orders(&mut pool, 10 * MS), [], "it is told once");
     pool.yielded(11 * MS, long);
     assert_eq!(orders(&mut pool, 11 * MS), [Order::Start { task: short, device: 0 }]);
-    assert_eq!(pool.ended(13 * MS, short, End::Finished), Some(10 * MS));
+    let past = pool.ended(13 * MS, short, End::Finished).expect("it ran");
+    assert_eq!((past.since, past.ran), (10 * MS, 2 * MS));
     assert_eq!(orders(&mut pool, 13 * MS), [Order::Resume { task: long, device: 0 }]);
-    assert_eq!(pool.ended(20 * MS, long, End::Finished), Some(Duration::ZERO));
+    let past = Past { since: Duration::ZERO, ran: 18 * MS, yields: 1, revocations: 0 };
+    assert_eq!(pool.ended(20 * MS, long, End::Finished), Some(past));
     let useful = 20 * MS;
     assert_eq!(pool.totals(), Totals { finished: 2, yields: 1, useful, ..Totals::default() });
 }
@@ -58,7 +60,8 @@ fn a_task_that_is_revoked_starts_anew_ahead_of_younger_ones_and_not_for_ever() {
     assert_eq!(orders(&mut pool, 30 * MS), [Order::Start { task: long, device: 0 }]);
     pool.submit(31 * MS, user);
     assert_eq!(orders(&mut pool, 31 * MS), [], "it was revoked three times");
-    assert_eq!(pool.ended(40 * MS, long, End::Finished), Some(Duration::ZERO));
+    let past = Past { since: Duration::ZERO, ran: 10 * MS, yields: 0, revocations: 3 };
+    assert_eq!(pool.ended(40 * MS, long, End::Finished), Some(past));
     let Totals { revocations, wasted, .. } = pool.totals();
     assert_eq!((revocations, wasted), (3, 3 * MS));
     assert!(matches!(orders(&mut pool, 40 * MS)[..], [Order::Start { task, .. }] if task != next));
@@ -101,8 +104,8 @@ fn an_application_has_no_more_tasks_outstanding_than_it_may() {
     assert_eq!(orders(&mut pool, Duration::ZERO).len(), 2);
     assert!(pool.ended(5 * MS, tasks[0], End::Finished).is_some());
     assert_eq!(orders(&mut pool, 5 * MS), [Order::Start { task: tasks[2], device: 0 }]);
-    let since = pool.ended(6 * MS, tasks[2], End::Finished);
-    assert_eq!(since, Some(5 * MS), "its time counts from there");
+    let past = pool.ended(6 * MS, tasks[2], End::Finished).expect("it ran");
+    assert_eq!(past.since, 5 * MS, "its time counts from there");
 }
 
 #[test]

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use crate::error::{Error, SimulationError};
 use crate::pool::{
-    Class, Dispatcher, End, OUTSTANDING, Order, PoolPolicy, REVOCATIONS, Rules, Stop, TaskNumber,
-    Totals,
+    Class, Dispatcher, End, OUTSTANDING, Order, Past, PoolPolicy, REVOCATIONS, Rules, Stop,
+    TaskNumber, Totals,
 };
 
 mod workload;
@@ -204,8 +204,8 @@ impl<'a> Run<'a> {
                 };
                 self.leaves(now, device, running);
                 let live = self.live[running.task.index()].take();
-                let since = self.pool.ended(now, running.task, End::Finished);
-                let (Some(since), Some(live)) = (since, live) else {
+                let past = self.pool.ended(now, running.task, End::Finished);
+                let (Some(Past { since, .. }), Some(live)) = (past, live) else {
                     return;
                 };
                 let job = &self.workload.jobs()[live.job];
