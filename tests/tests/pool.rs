@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use preempt::error::{LaunchError, MemoryError, PoolError};
 use preempt::pool::{
-    Application, Class, Elastic, FirstCome, Pool, PoolBuilder, PoolPlan, PoolPolicy, Run, Stop,
-    Task, TaskHandle, UserFacingFirst,
+    Application, Class, Elastic, FirstCome, Pool, PoolBuilder, PoolPlan, PoolPolicy, Resident, Run,
+    Stop, Task, TaskHandle, UserFacingFirst,
 };
-use preempt::{CpuLayout, Device, Error, Preemption, Scheduler};
+use preempt::{Buffer, CpuLayout, Device, Error, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Random;
 
@@ -259,7 +259,7 @@ fn what_cannot_be_is_refused() {
         run.download(&own)
     });
     assert_eq!(nightly.submit(&reads).and_then(TaskHandle::wait).expect("read"), [5; 32]);
-    type Write = fn(&Run, &mut preempt::Buffer<u32>) -> Result<(), Error>;
+    type Write = fn(&Run, &mut Buffer<u32>) -> Result<(), Error>;
     let writes: [(_, Write); 5] = [
         ("scale", |run, x| run.launch(kernels::scale(1, x).threads(32))),
         ("copy", |run, x| run.upload(vec![1; 32], x)),
@@ -313,6 +313,70 @@ fn cancelled_tasks_do_not_come_back() {
         assert_eq!(is_cancelled, [0, 5, 11].contains(&number), "{number}: {result:?}");
     }
     assert_eq!(pool.stats().dropped, 3);
+}
+
+/// A buffer that stays on its device, and how often one was made.
+fn resident(len: usize) -> (Resident<Buffer<u32>>, Arc<AtomicU32>) {
+    let made = Arc::new(AtomicU32::new(0));
+    let count = made.clone();
+    let resident = Resident::new(move |run| {
+        count.fetch_add(1, SeqCst);
+        run.zeroed::<u32>(len)
+    });
+    (resident, made)
+}
+
+#[test]
+fn what_is_resident_is_made_once_and_dropped_with_a_run_that_failed() {
+    let pool = builder(1, layout()).stop(Stop::Revoke(Duration::ZERO)).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let (counter, made) = resident(32);
+    let add = {
+        let counter = counter.clone();
+        Task::new("add", move |run| {
+            let mut counter = run.resident(&counter)?;
+            let none = run.zeroed::<u32>(0)?;
+            run.launch(kernels::sum(&none, &none, &mut *counter).threads(32))?;
+            run.download(&*counter)
+        })
+    };
+    for round in 1..=3 {
+        let counted = service.submit(&add).and_then(TaskHandle::wait).expect("a result");
+        assert_eq!((counted, made.load(SeqCst)), (vec![round; 32], 1));
+    }
+    // Of a run that was revoked, it is dropped.
+    let held = Held::default();
+    let (of_task, of_counter) = (held.clone(), counter.clone());
+    let holds = nightly.submit(&Task::new("holds", move |run| {
+        let _counter = run.resident(&of_counter)?;
+        of_task.hold(run)
+    }));
+    held.await_runs(1);
+    let counted = service.submit(&add).and_then(TaskHandle::wait).expect("a result");
+    assert_eq!((counted, made.load(SeqCst)), (vec![1; 32], 2));
+    held.is_free.store(true, SeqCst);
+    holds.and_then(TaskHandle::wait).expect("a result");
+    let fails = Task::new("fails", move |run| {
+        let _counter = run.resident(&counter)?;
+        Err::<(), _>(MemoryError::OutOfMemory { bytes: 7 }.into())
+    });
+    service.submit(&fails).and_then(TaskHandle::wait).expect_err("its own error");
+    let counted = service.submit(&add).and_then(TaskHandle::wait).expect("a result");
+    assert_eq!((counted, made.load(SeqCst)), (vec![1; 32], 3));
+}
+
+#[test]
+fn what_no_run_uses_makes_room() {
+    let pool = builder(1, layout().memory(10_000)).build().expect("a pool");
+    let [service, _] = both(&pool);
+    for (large, made) in [resident(2000), resident(2000)] {
+        for round in 1..=2 {
+            let large = large.clone();
+            let task = Task::new("large", move |run| run.resident(&large).map(|large| large.len()));
+            let len = service.submit(&task).and_then(TaskHandle::wait).expect("room");
+            assert_eq!((len, made.load(SeqCst)), (2000, 1), "{round}");
+        }
+    }
 }
 
 #[derive(Debug)]

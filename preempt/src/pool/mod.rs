@@ -14,6 +14,7 @@
 //! | [`Pool`], [`PoolBuilder`] | devices, and the policy that says which task runs where |
 //! | [`Application`] | submits tasks that are alike, and says whether users wait for them |
 //! | [`Task`], [`Run`], [`TaskHandle`] | the work, what it has of its device while it runs, and its result |
+//! | [`Resident`] | what stays on a device between tasks: weights, programs |
 //! | [`worker`](crate::worker) | work of which nothing but input and output is known, in processes that are killed |
 //!
 //! # When a task makes room
@@ -44,6 +45,7 @@ mod dispatch;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod policy;
+mod resident;
 mod run;
 mod runtime;
 mod task;
@@ -54,6 +56,7 @@ pub(crate) use dispatch::{Dispatcher, End, Order, Past, Rules, TaskNumber, Total
 #[doc(inline)]
 pub use dispatch::{PoolPlan, PoolPolicy, Victim};
 pub use policy::{Elastic, FirstCome, UserFacingFirst};
+pub use resident::{Borrowed, Resident};
 pub use run::Run;
 pub use task::{Application, Task, TaskHandle, TaskReport};
 pub use terms::{Class, OUTSTANDING, REVOCATIONS, Stop};

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use preempt_device::host::{Call, HasGrid};
 use preempt_device::kernel::KernelArg;
 
+use super::resident::{Borrowed, Evict, Resident};
 use super::runtime::Inner;
 use super::task::Ticket;
 #[cfg(target_os = "linux")]
@@ -70,6 +71,17 @@ struct State {
     own: HashSet<BufferId>,
     /// What ends a call of a worker that is under way.
     end_call: Option<EndCall>,
+    /// What is told whether the run has given its result.
+    at_end: Vec<AtEnd>,
+}
+
+/// What is told whether a run has given its result.
+struct AtEnd(Box<dyn FnOnce(bool) + Send>);
+
+impl fmt::Debug for AtEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtEnd")
+    }
 }
 
 /// What ends a call of a worker.
@@ -106,6 +118,12 @@ impl Progress {
 
     pub fn is_revoked(&self) -> bool {
         lock(&self.state).is_revoked
+    }
+
+    /// Tells what waits for it whether the run has given its result.
+    pub fn tell_end(&self, is_right: bool) {
+        let told = std::mem::take(&mut lock(&self.state).at_end);
+        told.into_iter().for_each(|AtEnd(tell)| tell(is_right));
     }
 
     /// Waits for all operations; the body has returned.
@@ -294,6 +312,48 @@ impl Run {
         called?.ok_or_else(|| self.revoked())
     }
 
+    /// What stays on this device between tasks: of an earlier run, or made now.
+    ///
+    /// # Errors
+    ///
+    /// What makes it returns, or [`PoolError::Revoked`].
+    pub fn resident<T: Send + 'static>(
+        &self,
+        resident: &Resident<T>,
+    ) -> Result<Borrowed<'_, T>, Error> {
+        self.check()?;
+        resident.of_run(self)
+    }
+
+    pub(super) fn device_id(&self) -> u64 {
+        self.scheduler().device().inner.id
+    }
+
+    /// Lets the run write these buffers.
+    pub(super) fn may_write(&self, buffers: &HashSet<BufferId>) {
+        lock(&self.progress.state).own.extend(buffers);
+    }
+
+    /// Has something be evicted where the device has no room.
+    pub(super) fn keeps(&self, resident: Weak<dyn Evict>) {
+        self.inner.keep(resident);
+    }
+
+    /// What is made, and the buffers that were made meanwhile.
+    pub(super) fn making<T>(
+        &self,
+        make: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<(T, HashSet<BufferId>), Error> {
+        let before = lock(&self.progress.state).own.clone();
+        let made = make()?;
+        let own = &lock(&self.progress.state).own;
+        Ok((made, own.difference(&before).copied().collect()))
+    }
+
+    pub(super) fn at_end(&self, tell: Box<dyn FnOnce(bool) + Send>) {
+        lock(&self.progress.state).at_end.push(AtEnd(tell));
+    }
+
     /// Whether the task may go on: for bodies that compute on the host for a while.
     ///
     /// # Errors
@@ -378,7 +438,8 @@ impl Run {
                 Err(error) => return Err(error),
             }
             // The other task may have left since, so this one tries once more where there is none.
-            is_last = !self.inner.await_room(self.ticket, self.device, &self.progress);
+            is_last = !self.inner.evict(self.device_id())
+                && !self.inner.await_room(self.ticket, self.device, &self.progress);
             timeout = Some(RETURN);
         }
     }

@@ -8,13 +8,14 @@
 //! and the device's scheduler gives these the SMs that they fill. A task that is *revoked* has its operations cancelled, and its
 //! body returns.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::dispatch::{
     ApplicationNumber, Dispatcher, End, Order, PoolPolicy, Rules, TaskNumber, Totals,
 };
 use super::policy::FirstCome;
+use super::resident::Evict;
 use super::run::{Ended, Progress, Run};
 use super::task::{Body, TaskReport, Ticket};
 use super::terms::{Class, KILL, Stop};
@@ -43,6 +44,8 @@ pub(super) struct Inner {
     #[cfg(target_os = "linux")]
     workers: Vec<Standbys>,
     stop: Stop,
+    /// What may keep memory of devices between tasks.
+    residents: Mutex<Vec<Weak<dyn Evict>>>,
     /// Device memory in bytes that each device has at least.
     memory: u64,
     start: Instant,
@@ -137,6 +140,7 @@ impl Inner {
             #[cfg(target_os = "linux")]
             workers,
             stop: rules.stop,
+            residents: Mutex::default(),
             memory,
             start,
             state,
@@ -219,6 +223,19 @@ impl Inner {
             self.departs.notify_all();
         }
         answers.into_iter().for_each(|(body, result)| body.answer(result));
+    }
+
+    pub fn keep(&self, resident: Weak<dyn Evict>) {
+        let mut residents = lock(&self.residents);
+        residents.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&resident));
+        residents.push(resident);
+    }
+
+    /// Drops what is kept on a device between tasks and no run uses; returns whether there was any.
+    pub fn evict(&self, device: u64) -> bool {
+        let residents: Vec<_> = lock(&self.residents).iter().filter_map(Weak::upgrade).collect();
+        // Each of them.
+        residents.iter().fold(false, |is_any, resident| resident.evict(device) | is_any)
     }
 
     pub fn application(&self, class: Class) -> ApplicationNumber {
@@ -336,11 +353,12 @@ impl Inner {
         };
         let returned = body.run(&run);
         let Ended { is_cut, error } = progress.end();
+        // An operation's error says more than what followed from it.
+        let result = error.map_or(returned, Err);
+        progress.tell_end(result.is_ok() && !is_cut);
         if is_cut {
             return Outcome::Revoked;
         }
-        // An operation's error says more than what followed from it.
-        let result = error.map_or(returned, Err);
         match result {
             Err(error @ Error::Device(DeviceError::ContextLost { .. })) => Outcome::Lost(error),
             result => Outcome::Over(result),
