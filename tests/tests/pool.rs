@@ -1,7 +1,10 @@
 //! Tasks on pools of emulated devices: each gives its result once, however often it was stopped.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use preempt::error::{LaunchError, MemoryError, PoolError};
@@ -23,7 +26,9 @@ fn layout() -> CpuLayout {
 fn builder(devices: usize, layout: CpuLayout) -> PoolBuilder {
     (0..devices).fold(Pool::builder(), |builder, _| {
         let scheduler = Scheduler::builder().device(Device::cpu_with(layout).expect("a device"));
-        let scheduler = scheduler.preemption(Preemption::Preemptible);
+        // Memory is not waited for in the device's own line, however long others would wait there.
+        let patience = Duration::from_secs(3600);
+        let scheduler = scheduler.preemption(Preemption::Preemptible).allocation_timeout(patience);
         builder.scheduler(scheduler.build().expect("a scheduler"))
     })
 }
@@ -379,27 +384,115 @@ fn what_no_run_uses_makes_room() {
     }
 }
 
+/// A launch that takes seconds.
+fn long(run: &Run) -> Result<Buffer<u32>, Error> {
+    const TASKS: u32 = 1000;
+    let mut counts = run.zeroed::<u32>(TASKS as usize)?;
+    let mut writes = run.zeroed::<u32>(TASKS as usize)?;
+    let ten_ms = 10_000_000;
+    run.launch(kernels::paced_1d(ten_ms, &mut counts, &mut writes).grid(TASKS).block(1))?;
+    Ok(counts)
+}
+
+#[test]
+fn a_body_that_has_returned_is_stopped_with_what_it_has_launched() {
+    let pool = builder(1, layout().memory(10_000)).stop(Stop::Revoke(Duration::ZERO));
+    let pool = pool.revocations(1).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let is_launched = Arc::new(AtomicBool::new(false));
+    let of_task = is_launched.clone();
+    let batch = nightly.submit(&Task::new("batch", move |run| {
+        let counts = long(run)?;
+        of_task.store(true, SeqCst);
+        Ok(counts)
+    }));
+    let batch = batch.expect("accepted");
+    let await_launch = || {
+        while !is_launched.swap(false, SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    await_launch();
+    // The buffer that it was to return is in the way of this one.
+    let user = service.submit(&Task::new("user", |run| scaled(1500, 1, run)));
+    assert_eq!(user.and_then(TaskHandle::wait).expect("a result"), expected(1500, 1));
+    assert_eq!(pool.stats().revocations, 1);
+    await_launch();
+    batch.cancel();
+    let error = batch.wait().expect_err("it was cancelled");
+    assert!(matches!(error, Error::Pool(PoolError::Cancelled { .. })), "{error}");
+}
+
+#[test]
+fn a_result_is_taken_once() {
+    let pool = builder(1, layout()).build().expect("a pool");
+    let [service, _] = both(&pool);
+    let mut handle = service.submit(&Task::new("task", |_| Ok(7))).expect("accepted");
+    let mut context = Context::from_waker(Waker::noop());
+    let given = loop {
+        if let Poll::Ready(given) = Pin::new(&mut handle).poll(&mut context) {
+            break given;
+        }
+    };
+    assert_eq!(given.expect("a result"), 7);
+    assert!(handle.is_done());
+    let error = handle.wait().expect_err("it is gone");
+    assert!(matches!(error, Error::Pool(PoolError::ResultTaken { .. })), "{error}");
+}
+
+#[test]
+fn a_dropped_pool_gives_its_devices_back() {
+    let device = Device::cpu_with(layout()).expect("a device");
+    let pool = Pool::builder().device(device.clone()).build().expect("a pool");
+    let [service, _] = both(&pool);
+    let handle = service.submit(&Task::new("task", |run| scaled(9, 1, run))).expect("accepted");
+    drop(pool);
+    Scheduler::builder().device(device).build().expect("it is free");
+    let _ = handle.wait();
+    let error = service.submit(&Task::new("task", |_| Ok(()))).expect_err("no pool is there");
+    assert!(matches!(error, Error::Pool(PoolError::PoolDropped { .. })), "{error}");
+}
+
+/// Panics the fifth time that it is asked to decide, or asked when.
 #[derive(Debug)]
-struct Panics(u32);
+struct Panics {
+    decides: u32,
+    wakes: AtomicU32,
+    is_in_wake: bool,
+}
 
 impl PoolPolicy for Panics {
     fn decide(&mut self, plan: &mut PoolPlan<'_>) {
-        self.0 += 1;
-        assert!(self.0 < 5, "the fifth time");
+        self.decides += 1;
+        assert!(self.is_in_wake || self.decides < 5, "the fifth time");
         FirstCome.decide(plan);
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        assert!(!self.is_in_wake || self.wakes.fetch_add(1, SeqCst) < 5, "the fifth time");
+        None
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("when it is dropped, too");
     }
 }
 
 #[test]
 fn a_policy_that_panics_is_replaced() {
-    let pool = builder(2, layout()).policy(Panics(0)).build().expect("a pool");
-    let [service, _] = both(&pool);
-    let tasks = [(); 10].map(|()| service.submit(&Task::new("task", |run| scaled(9, 1, run))));
-    for task in tasks {
-        assert_eq!(task.and_then(TaskHandle::wait).expect("a result"), expected(9, 1));
+    for is_in_wake in [false, true] {
+        let policy = Panics { decides: 0, wakes: AtomicU32::new(0), is_in_wake };
+        let pool = builder(2, layout()).policy(policy).build().expect("a pool");
+        let [service, _] = both(&pool);
+        let tasks = [(); 10].map(|()| service.submit(&Task::new("task", |run| scaled(9, 1, run))));
+        for task in tasks {
+            assert_eq!(task.and_then(TaskHandle::wait).expect("a result"), expected(9, 1));
+        }
+        let error = pool.policy_error().expect("it was told").to_string();
+        assert!(error.contains("the fifth time"), "{error}");
     }
-    let error = pool.policy_error().expect("it was told").to_string();
-    assert!(error.contains("the fifth time"), "{error}");
 }
 
 /// Ends all tasks of a storm on one pool: their results are right, and those without one were to have none.

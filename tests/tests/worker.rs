@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use preempt::worker::Workers;
 use preempt::{CpuLayout, Device, Error};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Random;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_preempt-test-worker");
 
@@ -128,6 +130,75 @@ fn a_process_is_a_worker_by_its_socket_alone() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "no worker\n");
         assert!(output.status.success());
     }
+}
+
+/// The process that has started it may end before the worker has looked: then it is no application either.
+#[test]
+fn a_worker_without_its_application_ends() {
+    let (here, there) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("sockets");
+    // The protocol's name and version, a greeting, the device, and no contents.
+    let hello = [&b"preempt\x01\x00"[..], &0u64.to_le_bytes(), &0u64.to_le_bytes()].concat();
+    send(&here, &hello, SendFlags::empty()).expect("sent");
+    drop(here);
+    let mut command = Command::new(WORKER);
+    command.env("PREEMPT_WORKER", "1").stdin(Stdio::from(there)).stdout(Stdio::piped());
+    let child = command.process_group(0).spawn().expect("it starts");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    assert!(!output.status.success(), "{}", output.status);
+}
+
+#[test]
+fn workers_end_with_their_pool() {
+    let pool = pool(1, Workers::program(WORKER).standbys(2));
+    let standbys = pool.standbys();
+    // It outlives the pool.
+    let nightly = pool.application(Class::Batch);
+    let hangs = nightly.submit(&call("hangs", &[])).expect("accepted");
+    drop(pool);
+    assert!(hangs.wait().is_err());
+    assert!(standbys.len() == 2 && standbys.iter().all(|standby| !runs(standby.process)));
+}
+
+#[test]
+fn what_a_worker_has_started_ends_with_it() {
+    let builder = Pool::builder().device(device()).workers(Workers::program(WORKER));
+    let pool = builder.revocations(u32::MAX).build().expect("a pool");
+    let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+    let child = give(&nightly, &call("starts", &[])).expect("a number");
+    let child = u32::from_le_bytes(child.try_into().expect("four bytes"));
+    assert!(runs(child));
+    let hangs = nightly.submit(&call("hangs", &[])).expect("accepted");
+    let user = Task::new("user", |_| Ok(()));
+    let begin = Instant::now();
+    // The call may not have begun when the first of them comes.
+    while runs(child) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "process {child} goes on");
+        service.submit(&user).and_then(TaskHandle::wait).expect("its place");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    hangs.cancel();
+}
+
+#[test]
+fn all_calls_of_a_task_are_stopped() {
+    let pool = pool(1, Workers::program(WORKER));
+    let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+    let hangs = Task::new("hangs", |run| {
+        std::thread::scope(|scope| {
+            let calls = [(); 2].map(|()| scope.spawn(|| run.call("hangs", &[])));
+            calls.into_iter().try_for_each(|call| call.join().expect("no panic").map(drop))
+        })
+    });
+    let hangs = nightly.submit(&hangs.opaque()).expect("accepted");
+    // Both are under way by then, or it shows nothing.
+    std::thread::sleep(Duration::from_millis(200));
+    service.submit(&Task::new("user", |_| Ok(()))).and_then(TaskHandle::wait).expect("its place");
+    hangs.cancel();
+    assert!(matches!(hangs.wait(), Err(Error::Pool(PoolError::Cancelled { .. }))));
+    assert!(pool.standbys().len() <= 1);
 }
 
 #[test]

@@ -70,6 +70,14 @@ pub enum PoolError {
         /// What the panic said.
         message: Arc<str>,
     },
+    /// The result was awaited before.
+    #[error(
+        "the result of task `{task}` was taken before; keep what the handle gave when it was awaited"
+    )]
+    ResultTaken {
+        /// The task's name.
+        task: Arc<str>,
+    },
     /// The task was cancelled.
     #[error("task `{task}` was cancelled")]
     Cancelled {

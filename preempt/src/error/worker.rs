@@ -89,6 +89,14 @@ pub enum WorkerError {
         /// The function.
         function: Arc<str>,
     },
+    /// The operating system refused what a call needs.
+    #[error("the worker of `{function}` could not be talked to, and was killed: {source}")]
+    Broken {
+        /// The function.
+        function: Arc<str>,
+        /// What the operating system said.
+        source: Arc<std::io::Error>,
+    },
     /// The worker sent something that is no answer.
     #[error("the worker of `{function}` sent {what}, and was killed")]
     Nonsense {

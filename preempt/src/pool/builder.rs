@@ -65,6 +65,7 @@ pub struct Pool {
 
 struct Closer {
     inner: Arc<Inner>,
+    schedulers: Vec<Scheduler>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -98,12 +99,12 @@ impl Pool {
 
     /// The number of its devices, with those that have failed.
     pub fn devices(&self) -> usize {
-        self.closer.inner.devices()
+        self.closer.schedulers.len()
     }
 
     /// The scheduler of a device, for its statistics and its timeline; `None` if the pool has no device of this number.
     pub fn scheduler(&self, device: usize) -> Option<&Scheduler> {
-        (device < self.devices()).then(|| self.closer.inner.scheduler(device))
+        self.closer.schedulers.get(device)
     }
 
     /// What became of the tasks until now.
@@ -206,7 +207,8 @@ impl PoolBuilder {
         self
     }
 
-    /// How often a task is revoked at most; [`REVOCATIONS`] by default. After that it runs to its end.
+    /// How often a task is revoked at most; [`REVOCATIONS`] by default. After that it runs to its end, and does not yield either:
+    /// with 0, no task is stopped.
     pub fn revocations(mut self, most: u32) -> PoolBuilder {
         self.revocations = most;
         self
@@ -256,14 +258,14 @@ impl PoolBuilder {
             None => Vec::new(),
         };
         let (inner, threads) = Inner::start(
-            schedulers,
+            schedulers.clone(),
             #[cfg(target_os = "linux")]
             workers,
             memory,
             rules,
             policy,
         )?;
-        Ok(Pool { closer: Arc::new(Closer { inner, threads }) })
+        Ok(Pool { closer: Arc::new(Closer { inner, schedulers, threads }) })
     }
 }
 

@@ -157,6 +157,8 @@ struct Slot {
     /// The task that runs, and since when.
     runs: Option<(TaskNumber, Duration)>,
     is_leaving: bool,
+    /// Whether it went on there, as opposed to started.
+    is_resumed: bool,
     /// The task that has yielded, whose memory is here.
     paused: Option<TaskNumber>,
     /// Set while that one was told to give it up.
@@ -374,10 +376,17 @@ impl Dispatcher {
     /// A device has failed: nothing starts there any more. The tasks that are there end or are revoked.
     pub fn lose(&mut self, device: usize) {
         let state = &mut self.state;
-        if !std::mem::replace(&mut state.slots[device].is_lost, true) {
+        let slot = &mut state.slots[device];
+        if !std::mem::replace(&mut slot.is_lost, true) {
             state.lost += 1;
             state.idle.remove(&(false, device));
             state.idle.remove(&(true, device));
+            state.leaving -= usize::from(std::mem::take(&mut slot.is_leaving));
+            // It runs on none of the devices that policies know of.
+            if let Some((number, _)) = slot.runs {
+                let class = state.class_of(number);
+                state.counts[class as usize].running -= 1;
+            }
         }
     }
 
@@ -388,9 +397,9 @@ impl Dispatcher {
         plan.resume_all();
     }
 
-    /// Goes on with another policy.
-    pub fn set_policy(&mut self, policy: Box<dyn PoolPolicy>) {
-        self.policy = policy;
+    /// Goes on with another policy; returns the one before.
+    pub fn set_policy(&mut self, policy: Box<dyn PoolPolicy>) -> Box<dyn PoolPolicy> {
+        std::mem::replace(&mut self.policy, policy)
     }
 
     pub fn class_of(&self, number: TaskNumber) -> Class {
@@ -459,7 +468,7 @@ impl State {
         let slot = &mut self.slots[device];
         self.idle.remove(&(slot.paused.is_some(), device));
         slot.paused = slot.paused.filter(|paused| *paused != number);
-        slot.runs = Some((number, now));
+        (slot.runs, slot.is_resumed) = (Some((number, now)), false);
         self.move_to(number, Place::Running(device));
         let class = self.class_of(number);
         self.counts[class as usize].running += 1;
@@ -482,9 +491,9 @@ impl State {
                 let since = slot.runs.take().map_or(now, |(_, since)| since);
                 task.ran += now.saturating_sub(since);
                 self.leaving -= usize::from(std::mem::take(&mut slot.is_leaving));
-                self.counts[class as usize].running -= 1;
                 self.victims.remove(&(task.started, task.age, device));
                 if !slot.is_lost {
+                    self.counts[class as usize].running -= 1;
                     self.idle.insert((slot.paused.is_some(), device));
                 }
             }

@@ -37,7 +37,9 @@ pub struct Run {
     pub(super) ticket: Ticket,
     pub(super) name: Arc<str>,
     pub(super) device: usize,
+    #[cfg(target_os = "linux")]
     pub(super) is_opaque: bool,
+    pub(super) scheduler: Scheduler,
     pub(super) stream: Stream,
     pub(super) progress: Arc<Progress>,
 }
@@ -69,8 +71,9 @@ struct State {
     error: Option<Error>,
     /// Buffers that the run has made.
     own: HashSet<BufferId>,
-    /// What ends a call of a worker that is under way.
-    end_call: Option<EndCall>,
+    /// What ends the calls of workers that are under way, by their numbers.
+    end_calls: Vec<(u64, EndCall)>,
+    calls: u64,
     /// What is told whether the run has given its result.
     at_end: Vec<AtEnd>,
 }
@@ -104,14 +107,13 @@ pub(super) struct Ended {
 impl Progress {
     /// Tells the run to leave, and cancels its operations.
     pub fn revoke(&self) {
-        let (handles, end_call): (Vec<_>, _) = {
+        let (handles, end_calls): (Vec<_>, _) = {
             let mut state = lock(&self.state);
             state.is_revoked = true;
-            (state.handles.iter().map(Handle::untyped).collect(), state.end_call.take())
+            let end_calls = std::mem::take(&mut state.end_calls);
+            (state.handles.iter().map(Handle::untyped).collect(), end_calls)
         };
-        if let Some(EndCall(end)) = end_call {
-            end();
-        }
+        end_calls.into_iter().for_each(|(_, EndCall(end))| end());
         // Without the lock: this may run code of the application.
         handles.iter().for_each(Handle::cancel);
     }
@@ -129,8 +131,11 @@ impl Progress {
     /// Waits for all operations; the body has returned.
     pub fn end(&self) -> Ended {
         loop {
-            let Some(handle) = lock(&self.state).handles.pop() else { break };
+            // It stays there meanwhile, for `revoke`.
+            let last = lock(&self.state).handles.last().map(Handle::untyped);
+            let Some(handle) = last else { break };
             self.note(&handle.wait().err());
+            lock(&self.state).handles.pop();
         }
         let mut state = lock(&self.state);
         Ended { is_cut: state.is_cut, error: state.error.take() }
@@ -168,10 +173,7 @@ impl Run {
     ///
     /// [`MemoryError::OutOfMemory`] where the task is alone on its device; [`PoolError::Revoked`].
     pub fn zeroed<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        self.with_room(|scheduler, timeout| match timeout {
-            None => scheduler.zeroed(len),
-            Some(timeout) => scheduler.zeroed_within(len, timeout),
-        })
+        self.with_room(|scheduler, timeout| scheduler.zeroed_within(len, timeout))
     }
 
     /// A buffer that holds a copy of `data`.
@@ -180,10 +182,7 @@ impl Run {
     ///
     /// As for [`zeroed`](Run::zeroed).
     pub fn buffer<T: KernelArg>(&self, data: &[T]) -> Result<Buffer<T>, Error> {
-        self.with_room(|scheduler, timeout| match timeout {
-            None => scheduler.buffer(data),
-            Some(timeout) => scheduler.buffer_within(data, timeout),
-        })
+        self.with_room(|scheduler, timeout| scheduler.buffer_within(data, timeout))
     }
 
     /// Launches a kernel, which writes buffers of this run alone.
@@ -294,17 +293,21 @@ impl Run {
         }
         let workers = self.inner.workers(self.device);
         let workers = workers.ok_or(WorkerError::None { function: function.into() })?;
-        let state = || lock(&self.progress.state);
+        let number = {
+            let mut state = lock(&self.progress.state);
+            state.calls += 1;
+            state.calls
+        };
         let begins = |killer: crate::worker::Killer| {
-            let mut state = state();
+            let mut state = lock(&self.progress.state);
             if !state.is_revoked {
-                state.end_call = Some(EndCall(Box::new(move || killer.kill())));
+                state.end_calls.push((number, EndCall(Box::new(move || killer.kill()))));
             }
             !state.is_revoked
         };
         let ends = || {
-            let mut state = state();
-            state.end_call = None;
+            let mut state = lock(&self.progress.state);
+            state.end_calls.retain(|(of, _)| *of != number);
             state.is_revoked
         };
         let called = workers.call(function, input, begins, ends);
@@ -326,7 +329,7 @@ impl Run {
     }
 
     pub(super) fn device_id(&self) -> u64 {
-        self.scheduler().device().inner.id
+        self.scheduler.device().inner.id
     }
 
     /// Lets the run write these buffers.
@@ -372,10 +375,6 @@ impl Run {
         PoolError::Revoked { task: self.name.clone() }.into()
     }
 
-    fn scheduler(&self) -> &Scheduler {
-        self.inner.scheduler(self.device)
-    }
-
     /// Whether an operation may be submitted that writes these buffers; `None` is memory that no buffer has.
     fn write(
         &self,
@@ -415,32 +414,35 @@ impl Run {
     /// Allocates a buffer, and has other tasks make room for it if need be.
     fn with_room<T>(
         &self,
-        allocate: impl Fn(&Scheduler, Option<Duration>) -> Result<Buffer<T>, Error>,
+        allocate: impl Fn(&Scheduler, Duration) -> Result<Buffer<T>, Error>,
     ) -> Result<Buffer<T>, Error> {
-        let (mut timeout, mut first, mut is_last) = (None, None, false);
+        // At first without waiting: what waits in the device's own line is told of nothing.
+        let (mut timeout, mut first, mut was_alone) = (Duration::ZERO, None, false);
         loop {
             self.check()?;
-            match allocate(self.scheduler(), timeout) {
+            match allocate(&self.scheduler, timeout) {
                 Ok(buffer) => {
                     lock(&self.progress.state).own.insert(buffer.id());
                     return Ok(buffer);
                 }
                 Err(
                     error @ Error::Memory(
-                        MemoryError::OutOfMemory { .. } | MemoryError::Timeout { .. },
+                        MemoryError::OutOfMemory { .. }
+                        | MemoryError::Timeout { .. }
+                        | MemoryError::QueueFull { .. },
                     ),
-                ) => {
-                    let first = first.get_or_insert(error);
-                    if is_last {
-                        return Err(first.clone());
-                    }
-                }
+                ) => _ = first.get_or_insert(error),
                 Err(error) => return Err(error),
             }
-            // The other task may have left since, so this one tries once more where there is none.
-            is_last = !self.inner.evict(self.device_id())
-                && !self.inner.await_room(self.ticket, self.device, &self.progress);
-            timeout = Some(RETURN);
+            self.check()?;
+            timeout = RETURN;
+            let comes_free = self.inner.evict(self.device_id())
+                || self.inner.await_room(self.ticket, self.device, &self.progress);
+            match (comes_free, was_alone, &first) {
+                // Another task may have left since, so one try is behind this.
+                (false, true, Some(first)) => return Err(first.clone()),
+                _ => was_alone = !comes_free,
+            }
         }
     }
 }

@@ -39,7 +39,6 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What the threads of a pool share.
 pub(super) struct Inner {
-    schedulers: Vec<Scheduler>,
     /// Of each device, or none.
     #[cfg(target_os = "linux")]
     workers: Vec<Standbys>,
@@ -67,12 +66,12 @@ struct State {
     departures: Vec<u64>,
     /// Devices that have failed.
     lost: Vec<bool>,
-    /// Runs that have not ended.
-    runs: usize,
+    /// Threads that have not ended.
+    threads: usize,
     orders: Vec<Order>,
     is_closed: bool,
-    /// Set while the deciding thread waits without a time.
-    is_asleep: bool,
+    /// While the deciding thread waits: after which time it decides, if it does.
+    waits: Option<Option<Duration>>,
     policy_error: Option<Arc<str>>,
 }
 
@@ -98,6 +97,8 @@ struct Assignment {
 struct After {
     revokes: Vec<Arc<Progress>>,
     answers: Vec<(Arc<dyn Body>, Result<TaskReport, Error>)>,
+    /// Policies that were replaced.
+    policies: Vec<Box<dyn PoolPolicy>>,
 }
 
 /// How a run has ended.
@@ -105,6 +106,8 @@ enum Outcome {
     /// With a result, or an error of the task's own.
     Over(Result<(), Error>),
     Revoked,
+    /// Its device had failed before its body was called.
+    Elsewhere,
     /// Its device has failed.
     Lost(Error),
 }
@@ -127,16 +130,15 @@ impl Inner {
             lanes,
             departures: vec![0; devices],
             lost: vec![false; devices],
-            runs: 0,
+            threads: 0,
             orders: Vec::new(),
             is_closed: false,
-            is_asleep: false,
+            waits: None,
             policy_error: None,
         };
         let (state, wakes, departs) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let start = Instant::now();
         let inner = Arc::new(Inner {
-            schedulers,
             #[cfg(target_os = "linux")]
             workers,
             stop: rules.stop,
@@ -149,15 +151,25 @@ impl Inner {
         });
         let mut threads = Vec::new();
         let mut spawn = |name, body: Box<dyn FnOnce() + Send>| {
-            threads.push(spawn(name, body)?);
+            lock(&inner.state).threads += 1;
+            let of_thread = inner.clone();
+            let spawned = spawn(name, move || {
+                contain(body);
+                of_thread.thread_ended();
+            });
+            threads.push(spawned.inspect_err(|_| inner.thread_ended())?);
             Ok(())
         };
         let start_all = || {
-            for (device, receiver) in receivers.into_iter().enumerate() {
+            for (device, (receiver, scheduler)) in receivers.into_iter().zip(schedulers).enumerate()
+            {
                 let receiver = Arc::new(Mutex::new(receiver));
                 for _ in 0..LANES {
                     let (inner, receiver) = (inner.clone(), receiver.clone());
-                    spawn("preempt-task", Box::new(move || inner.serve(device, &receiver)))?;
+                    // The threads alone keep it, so that it ends with them.
+                    let scheduler = scheduler.clone();
+                    let serve = move || inner.serve(device, &scheduler, &receiver);
+                    spawn("preempt-task", Box::new(serve))?;
                 }
             }
             let inner = inner.clone();
@@ -172,17 +184,9 @@ impl Inner {
         }
     }
 
-    pub fn scheduler(&self, device: usize) -> &Scheduler {
-        &self.schedulers[device]
-    }
-
     #[cfg(target_os = "linux")]
     pub fn workers(&self, device: usize) -> Option<&Standbys> {
         self.workers.get(device)
-    }
-
-    pub fn devices(&self) -> usize {
-        self.schedulers.len()
     }
 
     pub fn totals(&self) -> Totals {
@@ -206,7 +210,13 @@ impl Inner {
             let now = self.now();
             let changed = change(&mut state, now, &mut after);
             state.turn(now, &mut after);
-            if state.is_asleep && state.dispatcher.wake().is_some() {
+            let wake = state.wake(&mut after);
+            let is_sooner = |waits: Option<Duration>| match (wake, waits) {
+                (Some(wake), Some(waits)) => wake < waits,
+                (wake, None) => wake.is_some(),
+                (None, Some(_)) => false,
+            };
+            if state.waits.is_some_and(is_sooner) {
                 self.wakes.notify_all();
             }
             changed
@@ -215,14 +225,23 @@ impl Inner {
         changed
     }
 
-    fn do_after(&self, After { revokes, answers }: After) {
+    fn do_after(&self, After { revokes, answers, policies }: After) {
         if !revokes.is_empty() {
             revokes.iter().for_each(|run| run.revoke());
             // With the lock, so that a thread that has just looked whether it is revoked does not miss it.
             let _state = lock(&self.state);
             self.departs.notify_all();
         }
-        answers.into_iter().for_each(|(body, result)| body.answer(result));
+        for (body, result) in answers {
+            // The last one to have the body may drop it: code of the application.
+            contain(move || body.answer(result));
+        }
+        policies.into_iter().for_each(|policy| contain(move || drop(policy)));
+    }
+
+    fn thread_ended(&self) {
+        lock(&self.state).threads -= 1;
+        self.departs.notify_all();
     }
 
     pub fn keep(&self, resident: Weak<dyn Evict>) {
@@ -320,22 +339,38 @@ impl Inner {
     }
 
     /// Runs tasks on a device, until the pool is closed.
-    fn serve(self: &Arc<Self>, device: usize, assignments: &Mutex<Receiver<Assignment>>) {
+    fn serve(
+        self: &Arc<Self>,
+        device: usize,
+        scheduler: &Scheduler,
+        assignments: &Mutex<Receiver<Assignment>>,
+    ) {
         loop {
             let assignment = lock(assignments).recv();
             let Ok(assignment) = assignment else { return };
-            let outcome = self.run(device, &assignment);
-            self.report(device, &assignment, outcome);
+            let outcome = self.run(device, scheduler, &assignment);
+            if !matches!(outcome, Outcome::Over(_)) {
+                // It may have memory of the device.
+                assignment.body.discard();
+            }
+            self.report(device, scheduler, &assignment, outcome);
+            // Code of the application.
+            contain(move || drop(assignment));
         }
     }
 
-    fn run(self: &Arc<Self>, device: usize, assignment: &Assignment) -> Outcome {
+    fn run(
+        self: &Arc<Self>,
+        device: usize,
+        scheduler: &Scheduler,
+        assignment: &Assignment,
+    ) -> Outcome {
         let Assignment { ticket, class, body, progress } = assignment;
         if progress.is_revoked() {
             return Outcome::Revoked;
         }
-        if let Some(error) = self.failure(device) {
-            return Outcome::Lost(error);
+        if has_failed(scheduler) {
+            return Outcome::Elsewhere;
         }
         // In the order of the classes' urgency.
         let priority = match class {
@@ -347,8 +382,10 @@ impl Inner {
             ticket: *ticket,
             name: body.name().clone(),
             device,
+            #[cfg(target_os = "linux")]
             is_opaque: body.is_opaque(),
-            stream: self.scheduler(device).stream(priority),
+            scheduler: scheduler.clone(),
+            stream: scheduler.stream(priority),
             progress: progress.clone(),
         };
         let returned = body.run(&run);
@@ -365,25 +402,24 @@ impl Inner {
         }
     }
 
-    /// Why nothing runs on this device any more, if so.
-    fn failure(&self, device: usize) -> Option<Error> {
-        let answer = self.schedulers[device].device().memory();
-        answer.err().filter(|error| matches!(error, Error::Device(DeviceError::ContextLost { .. })))
-    }
-
-    fn report(&self, device: usize, assignment: &Assignment, outcome: Outcome) {
+    fn report(
+        &self,
+        device: usize,
+        scheduler: &Scheduler,
+        assignment: &Assignment,
+        outcome: Outcome,
+    ) {
         let number = &assignment.ticket.number;
-        // A panic in a kernel is the kernel's, and the context is lost with it.
-        let has_failed = match &outcome {
+        let is_lost = match &outcome {
             Outcome::Over(Ok(())) | Outcome::Revoked => false,
-            Outcome::Lost(_) => true,
-            Outcome::Over(Err(_)) => self.failure(device).is_some(),
+            Outcome::Lost(_) | Outcome::Elsewhere => true,
+            // A panic in a kernel is the kernel's, and the context is lost with it.
+            Outcome::Over(Err(_)) => has_failed(scheduler),
         };
         self.with(|state, now, after| {
-            state.runs -= 1;
             state.departures[device] += 1;
             self.departs.notify_all();
-            if has_failed && !std::mem::replace(&mut state.lost[device], true) {
+            if is_lost && !std::mem::replace(&mut state.lost[device], true) {
                 state.dispatcher.lose(device);
             }
             let is_closed = state.is_closed;
@@ -418,7 +454,9 @@ impl Inner {
                     entry.failures += 1;
                     state.dispatcher.revoked(now, *number);
                 }
-                (Outcome::Revoked, None) => state.dispatcher.revoked(now, *number),
+                (Outcome::Revoked | Outcome::Elsewhere, None) => {
+                    state.dispatcher.revoked(now, *number);
+                }
             }
             if state.lost.iter().all(|&is_lost| is_lost) {
                 let error = |task| PoolError::NoDeviceLeft { task };
@@ -434,8 +472,9 @@ impl Inner {
             if state.is_closed {
                 return;
             }
-            let period = state.dispatcher.wake();
-            state.is_asleep = period.is_none();
+            let mut after = After::default();
+            let period = state.wake(&mut after);
+            state.waits = Some(period);
             let mut state = match period {
                 Some(period) => {
                     let waited = self.wakes.wait_timeout(state, period);
@@ -443,8 +482,9 @@ impl Inner {
                 }
                 None => self.wakes.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
-            state.is_asleep = false;
+            state.waits = None;
             drop(state);
+            self.do_after(after);
             self.with(|_, _, _| ());
         }
     }
@@ -464,11 +504,13 @@ impl Inner {
             self.wakes.notify_all();
         }
         self.do_after(after);
+        #[cfg(target_os = "linux")]
+        self.workers.iter().for_each(Standbys::close);
         let end = Instant::now() + FAREWELL;
-        let mut state = lock(&self.state);
-        // A body that drops the pool waits for itself no longer than for others.
+        // A body that drops the pool does not wait for itself.
         let is_own = threads.iter().any(|thread| thread.thread().id() == thread::current().id());
-        while state.runs > usize::from(is_own) {
+        let mut state = lock(&self.state);
+        while state.threads > usize::from(is_own) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -476,12 +518,13 @@ impl Inner {
             let waited = self.departs.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        drop(state);
-        for thread in threads.into_iter().filter(|_| !is_own) {
-            // A panic of ours was reported by the panic hook.
-            let _ = thread.join();
-        }
     }
+}
+
+/// Whether nothing runs on this device any more.
+fn has_failed(scheduler: &Scheduler) -> bool {
+    let answer = scheduler.device().memory();
+    matches!(answer, Err(Error::Device(DeviceError::ContextLost { .. })))
 }
 
 impl State {
@@ -519,14 +562,26 @@ impl State {
             let decided = caught(|| self.dispatcher.decide(now, &mut orders));
             if let Err(message) = decided {
                 // Orders that it gave before are carried out: the dispatcher counts on that.
-                self.policy_error = Some(message.into());
-                self.dispatcher.set_policy(Box::new(FirstCome));
+                self.replace_policy(message, after);
             } else if orders.is_empty() {
                 break;
             }
             self.carry_out(now, &mut orders, after);
         }
         self.orders = orders;
+    }
+
+    /// After which time to decide at the latest.
+    fn wake(&mut self, after: &mut After) -> Option<Duration> {
+        caught(|| self.dispatcher.wake()).unwrap_or_else(|message| {
+            self.replace_policy(message, after);
+            None
+        })
+    }
+
+    fn replace_policy(&mut self, message: String, after: &mut After) {
+        self.policy_error = Some(message.into());
+        after.policies.push(self.dispatcher.set_policy(Box::new(FirstCome)));
     }
 
     fn carry_out(&mut self, now: Duration, orders: &mut Vec<Order>, after: &mut After) {
@@ -537,7 +592,6 @@ impl State {
                     let Some(entry) = &mut self.entries[task.index()] else { continue };
                     let (body, progress) = (entry.body.clone(), Arc::<Progress>::default());
                     entry.run = Some(progress.clone());
-                    self.runs += 1;
                     let ticket = Ticket { number: task, serial: entry.serial };
                     if let Some(lane) = self.lanes.get(device) {
                         // The threads end after the pool is closed.
@@ -562,7 +616,7 @@ fn spawn(
     name: &'static str,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
-    let spawned = thread::Builder::new().name(name.to_owned()).spawn(move || contain(body));
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
     let what = "a pool";
     spawned.map_err(|source| Error::Thread { what, source: Arc::new(source) })
 }

@@ -134,8 +134,8 @@ impl Application {
     ///
     /// [`PoolError::TooLarge`], [`PoolError::Opaque`], [`PoolError::NoDeviceLeft`] or [`PoolError::PoolDropped`]. The handle gives what the body
     /// returns, the first error of an operation of the run, [`PoolError::Panicked`], [`PoolError::Cancelled`] or
-    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost) if the second device has failed while it ran
-    /// the task.
+    /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost) if a second device has failed while it ran the
+    /// task.
     pub fn submit<T: Send + 'static>(&self, task: &Task<T>) -> Result<TaskHandle<T>, Error> {
         let Registered { inner, number, class } = &*self.0;
         if task.is_opaque && *class == Class::UserFacing {
@@ -211,7 +211,7 @@ impl<T> TaskHandle<T> {
     ///
     /// As [`Application::submit`] says.
     pub fn wait_with_report(self) -> Result<(T, TaskReport), Error> {
-        let given = self.answer.wait(None);
+        let given = self.answer.wait(&self.name, None);
         given.unwrap_or_else(|| Err(PoolError::PoolDropped { task: self.name.clone() }.into()))
     }
 
@@ -222,13 +222,13 @@ impl<T> TaskHandle<T> {
     /// As [`Application::submit`] says.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, Error>, TaskHandle<T>> {
         let deadline = Instant::now().checked_add(timeout);
-        let given = self.answer.wait(deadline);
+        let given = self.answer.wait(&self.name, deadline);
         given.map(|given| given.map(|(result, _)| result)).ok_or(self)
     }
 
     /// Whether the result is there.
     pub fn is_done(&self) -> bool {
-        lock(&self.answer.state).result.is_some()
+        lock(&self.answer.state).is_given
     }
 
     /// Cancels the task: it does not start any more, or leaves its device as a revoked one does and does not come back.
@@ -245,14 +245,15 @@ impl<T> Future for TaskHandle<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.answer.state);
-        match state.result.take() {
-            Some(result) => Poll::Ready(result.map(|(result, _)| result)),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
+        // Wakers are code of the application, which may call the pool: cloned and dropped without the lock.
+        let waker = context.waker().clone();
+        let (given, _before) = {
+            let mut state = lock(&self.answer.state);
+            let given = state.take(&self.name);
+            let before = given.is_none().then(|| state.waker.replace(waker));
+            (given, before)
+        };
+        given.map_or(Poll::Pending, |given| Poll::Ready(given.map(|(result, _)| result)))
     }
 }
 
@@ -275,12 +276,22 @@ struct Answer<T> {
 
 struct Answered<T> {
     result: Option<Reported<T>>,
+    /// Whether it is there, or was taken.
+    is_given: bool,
     waker: Option<Waker>,
+}
+
+impl<T> Answered<T> {
+    fn take(&mut self, task: &Arc<str>) -> Option<Reported<T>> {
+        let taken = || Err(PoolError::ResultTaken { task: task.clone() }.into());
+        self.is_given.then(|| self.result.take().unwrap_or_else(taken))
+    }
 }
 
 impl<T> Default for Answer<T> {
     fn default() -> Self {
-        Answer { state: Mutex::new(Answered { result: None, waker: None }), given: Condvar::new() }
+        let state = Answered { result: None, is_given: false, waker: None };
+        Answer { state: Mutex::new(state), given: Condvar::new() }
     }
 }
 
@@ -288,7 +299,7 @@ impl<T> Answer<T> {
     fn give(&self, result: Reported<T>) {
         let waker = {
             let mut state = lock(&self.state);
-            state.result = Some(result);
+            (state.result, state.is_given) = (Some(result), true);
             state.waker.take()
         };
         self.given.notify_all();
@@ -297,10 +308,10 @@ impl<T> Answer<T> {
         }
     }
 
-    fn wait(&self, deadline: Option<Instant>) -> Option<Reported<T>> {
+    fn wait(&self, task: &Arc<str>, deadline: Option<Instant>) -> Option<Reported<T>> {
         let mut state = lock(&self.state);
         loop {
-            if let Some(result) = state.result.take() {
+            if let Some(result) = state.take(task) {
                 return Some(result);
             }
             state = match deadline {
@@ -327,6 +338,9 @@ pub(super) trait Body: Send + Sync {
     /// Runs it from its start, and keeps what it returns.
     fn run(&self, run: &Run) -> Result<(), Error>;
 
+    /// Drops what a run has returned that is not seen.
+    fn discard(&self);
+
     /// Gives the handle what the last run has returned, or an error.
     fn answer(&self, ended: Result<TaskReport, Error>);
 }
@@ -352,10 +366,14 @@ impl<T: Send + 'static> Body for Submitted<T> {
             let message = message.into();
             Err(PoolError::Panicked { task: task(), message }.into())
         });
-        let before = returned.map(|output| lock(&self.output).replace(output))?;
-        // Of a run that was not seen: code of the application.
-        contain(|| drop(before));
+        *lock(&self.output) = Some(returned?);
         Ok(())
+    }
+
+    fn discard(&self) {
+        let output = lock(&self.output).take();
+        // Code of the application.
+        contain(|| drop(output));
     }
 
     fn answer(&self, ended: Result<TaskReport, Error>) {

@@ -2,8 +2,8 @@
 //!
 //! A *worker* is a process that runs functions by name: bytes in, bytes out. A task of a [pool](crate::pool) calls them with
 //! [`Run::call`](crate::pool::Run::call). What runs in a worker may be of any library, and may fault: a process that dies
-//! is an error of its task alone. A task that has to leave its device has its worker killed, which gives back the device with its
-//! memory whatever the process does. A *standby*, which has done what takes long at a start, takes its place.
+//! is an error of its task alone. A task that has to leave its device has its worker killed, with all processes that this has
+//! started, which gives back the device with its memory whatever they do. A *standby*, which has done what takes long at a start, takes its place.
 //!
 //! The process is this program's own, if its `main` begins with [`serve_if_worker`](Functions::serve_if_worker), or one whose
 //! `main` does nothing else:
@@ -36,7 +36,8 @@
 //!   says so. An environment variable alone does not make it one.
 //! - Nothing listens: the two have a pair of sockets that no other process has. Contents are in memory whose descriptors go over
 //!   these.
-//! - A worker ends when the process that has started it does, also in the middle of a function.
+//! - A worker ends when the process that has started it does, also in the middle of a function. It has a process group of its
+//!   own: a key that interrupts the application does not interrupt its workers.
 //! - Messages that are none, answers that do not come in [time](Workers::time_limit), and ends of the process are errors of the
 //!   call, and another worker takes its place.
 //!
@@ -58,6 +59,7 @@ use std::{env, fmt, thread};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::SocketType;
+use rustix::process::Signal;
 
 use crate::error::caught;
 
@@ -153,33 +155,37 @@ impl Functions {
             Err(message) => return fail(socket, format!("it panicked: {message}")),
         }
         loop {
-            let Message { kind: Kind::Call, name, contents: input, .. } =
-                wire::receive(socket, None)?
-            else {
+            let call = wire::receive(socket, None)?;
+            let Message { kind: Kind::Call, number, name, contents: input } = call else {
                 return Ok(());
+            };
+            let answer = |kind, contents: Vec<u8>| {
+                wire::send(socket, &Message { contents, ..Message::new(kind, number) })
             };
             let Some(function) = functions.get(&name) else {
                 let known: Vec<_> = functions.keys().map(String::as_str).collect();
-                let known = known.join("`, `").into_bytes();
-                wire::send(socket, &Message::with(Kind::Unknown, known))?;
+                answer(Kind::Unknown, known.join("`, `").into_bytes())?;
                 continue;
             };
             let job = Job { device, input };
             match caught(|| function(&job)) {
-                Ok(Ok(output)) => wire::send(socket, &Message::with(Kind::Output, output))?,
-                Ok(Err(error)) => fail(socket, error.to_string())?,
-                Err(message) => fail(socket, format!("it panicked: {message}"))?,
+                Ok(Ok(output)) => answer(Kind::Output, output)?,
+                Ok(Err(error)) => answer(Kind::Failed, error.to_string().into_bytes())?,
+                Err(message) => {
+                    answer(Kind::Failed, format!("it panicked: {message}").into_bytes())?;
+                }
             }
         }
     }
 }
 
 fn fail(socket: BorrowedFd<'_>, why: String) -> Result<(), Silence> {
-    wire::send(socket, &Message::with(Kind::Failed, why.into_bytes()))
+    let contents = why.into_bytes();
+    wire::send(socket, &Message { contents, ..Message::new(Kind::Failed, 0) })
 }
 
 /// The socket on the standard input, and the number of the device, if the process that has started this one says that it is a
-/// worker.
+/// worker. It has said so before it started this one.
 fn greeted() -> Option<(OwnedFd, usize)> {
     let stdin = std::io::stdin();
     let kind = rustix::net::sockopt::socket_type(&stdin).ok()?;
@@ -187,15 +193,17 @@ fn greeted() -> Option<(OwnedFd, usize)> {
         return None;
     }
     let socket = stdin.as_fd().try_clone_to_owned().ok()?;
-    let deadline = Some(Instant::now() + GREETING);
-    let hello = wire::receive(socket.as_fd(), deadline).ok()?;
+    let hello = wire::receive(socket.as_fd(), Some(Instant::now())).ok()?;
     if hello.kind != Kind::Hello {
         return None;
     }
+    // A worker from here on: an error must not have it go on as the application.
     // What reads its standard input finds nothing there.
-    let nothing = std::fs::File::open("/dev/null").ok()?;
-    rustix::stdio::dup2_stdin(&nothing).ok()?;
-    wire::send(socket.as_fd(), &hello).ok()?;
+    let nothing = std::fs::File::open("/dev/null");
+    let is_closed = nothing.is_ok_and(|nothing| rustix::stdio::dup2_stdin(&nothing).is_ok());
+    if !is_closed || wire::send(socket.as_fd(), &hello).is_err() {
+        end();
+    }
     Some((socket, hello.number as usize))
 }
 
@@ -213,9 +221,14 @@ fn end_with(socket: OwnedFd) {
     });
 }
 
-/// Ends this process without what is usually done at an end: a driver would wait there for its kernels.
+/// Ends this process, with those that it has started, without what is usually done at an end: a driver would wait there for its
+/// kernels.
 fn end() -> ! {
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    let (process, group) = (rustix::process::getpid(), rustix::process::getpgrp());
+    if process == group {
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+    let _ = rustix::process::kill_process(process, Signal::KILL);
     std::process::abort()
 }
 

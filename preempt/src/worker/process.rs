@@ -1,12 +1,15 @@
 //! A worker, as the process that has started it sees it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::wire::{self, Kind, LONGEST_NAME, Message, Silence};
 use super::{GREETING, VARIABLE};
@@ -21,23 +24,61 @@ pub(crate) struct Process {
     device: usize,
     /// The device memory that it has, in bytes, once it is ready.
     memory: Option<u64>,
+    calls: u64,
 }
 
 /// Kills a worker, also while another thread waits for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Killer(Arc<Mutex<Child>>);
+pub(crate) struct Killer(Arc<Mutex<Killed>>);
+
+#[derive(Debug)]
+struct Killed {
+    child: Child,
+    /// Once its end was waited for: another process may have its number then.
+    status: Option<ExitStatus>,
+}
+
+/// Time between two looks whether a killed process is gone, at most.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The longest that a thread waits for the end of a process that was killed: what a driver takes to give back a full device, a
+/// hundred times (81 ms, H200). A process that hangs in the driver takes longer.
+const TEARDOWN: Duration = Duration::from_secs(8);
 
 impl Killer {
-    pub fn kill(&self) {
-        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have ended.
-        let _ = child.kill();
+    fn lock(&self) -> MutexGuard<'_, Killed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the process is gone, which was killed.
+    /// Kills it with all processes that it has started; it may have ended.
+    pub fn kill(&self) {
+        let mut killed = self.lock();
+        if killed.status.is_none() {
+            if let Some(group) = Pid::from_raw(killed.child.id() as i32) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            let _ = killed.child.kill();
+        }
+    }
+
+    /// Waits until the process is gone, which was killed, and at most for a while. Other threads may kill it meanwhile.
     fn reap(&self) -> Option<ExitStatus> {
-        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        child.wait().ok()
+        let begin = Instant::now();
+        loop {
+            let status = self.status();
+            if status.is_some() || begin.elapsed() > TEARDOWN {
+                return status;
+            }
+            thread::sleep(LOOK.min(begin.elapsed()));
+        }
+    }
+
+    fn status(&self) -> Option<ExitStatus> {
+        let mut killed = self.lock();
+        if killed.status.is_none() {
+            killed.status = killed.child.try_wait().ok().flatten();
+        }
+        killed.status
     }
 }
 
@@ -51,23 +92,27 @@ impl Process {
         let (here, there) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|error| failed(error.into()))?;
-        let mut command = Command::new(&**program);
-        command.env(VARIABLE, "1").stdin(Stdio::from(there));
-        let killer = Killer(Arc::new(Mutex::new(command.spawn().map_err(failed)?)));
-        let process =
-            Process { socket: here, killer, program: program.clone(), device, memory: None };
-        // It is in the socket before the worker looks.
+        // Before the worker is there to look: without it, it would be the application once more.
         let hello = Message::new(Kind::Hello, device as u64);
-        match wire::send(process.socket.as_fd(), &hello) {
-            Ok(()) | Err(Silence::Ended) => Ok(process),
-            Err(silence) => Err(process.error("", silence)),
-        }
+        wire::send(here.as_fd(), &hello).map_err(|silence| match silence {
+            Silence::System(source) => failed(source),
+            _ => failed(std::io::ErrorKind::BrokenPipe.into()),
+        })?;
+        let mut command = Command::new(&**program);
+        command.env(VARIABLE, "1").stdin(Stdio::from(there)).process_group(0);
+        let (child, status) = (command.spawn().map_err(failed)?, None);
+        let killer = Killer(Arc::new(Mutex::new(Killed { child, status })));
+        let (program, memory, calls) = (program.clone(), None, 0);
+        Ok(Process { socket: here, killer, program, device, memory, calls })
     }
 
-    /// Whether it has not ended.
+    /// Whether it has not ended. Its end is not waited for, so that `kill` still finds what it has started.
     pub fn is_alive(&self) -> bool {
-        let mut child = self.killer.0.lock().unwrap_or_else(PoisonError::into_inner);
-        matches!(child.try_wait(), Ok(None))
+        let killed = self.killer.lock();
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let process = Pid::from_raw(killed.child.id() as i32);
+        let ended = process.map(|process| waitid(WaitId::Pid(process), options));
+        killed.status.is_none() && matches!(ended, Some(Ok(None)))
     }
 
     pub fn memory(&self) -> Option<u64> {
@@ -75,7 +120,7 @@ impl Process {
     }
 
     pub fn id(&self) -> u32 {
-        self.killer.0.lock().unwrap_or_else(PoisonError::into_inner).id()
+        self.killer.lock().child.id()
     }
 
     pub fn killer(&self) -> Killer {
@@ -109,6 +154,8 @@ impl Process {
         match wire::receive(self.socket.as_fd(), Instant::now().checked_add(limit)) {
             Ok(Message { kind: Kind::Ready, number, .. }) => Ok(*self.memory.insert(number)),
             Ok(Message { kind: Kind::Failed, contents, .. }) => {
+                // It ends by itself.
+                self.killer.kill();
                 let message = String::from_utf8_lossy(&contents).into();
                 Err(WorkerError::Failed { function: "warm".into(), message }.into())
             }
@@ -130,11 +177,15 @@ impl Process {
             return Err(WorkerError::LongName { function, limit }.into());
         }
         self.ready(limit)?;
-        let name = function.to_owned();
-        let call = Message { name, ..Message::with(Kind::Call, input.to_vec()) };
+        self.calls += 1;
+        let (name, contents) = (function.to_owned(), input.to_vec());
+        let call = Message { name, contents, ..Message::new(Kind::Call, self.calls) };
         wire::send(self.socket.as_fd(), &call).map_err(|silence| self.error(function, silence))?;
         let answer = wire::receive(self.socket.as_fd(), Instant::now().checked_add(limit));
         match answer.map_err(|silence| self.error(function, silence))? {
+            Message { number, .. } if number != self.calls => {
+                Err(self.error(function, Silence::Nonsense("an answer to something else")))
+            }
             Message { kind: Kind::Output, contents, .. } => Ok(contents),
             Message { kind: Kind::Failed, contents, .. } => {
                 let message = String::from_utf8_lossy(&contents).into();
@@ -160,10 +211,7 @@ impl Process {
             }
             Silence::Late => WorkerError::Late { function },
             Silence::Nonsense(what) => WorkerError::Nonsense { function, what },
-            Silence::System(source) => {
-                let (program, source) = (self.program.to_path_buf(), Arc::new(source));
-                WorkerError::NotStarted { program, source }
-            }
+            Silence::System(source) => WorkerError::Broken { function, source: Arc::new(source) },
         }
         .into()
     }
@@ -172,6 +220,11 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.killer.kill();
-        self.killer.reap();
+        if self.killer.reap().is_none() {
+            // It hangs in the driver; its end is to be waited for all the same, whenever it comes.
+            let killer = self.killer.clone();
+            let waits = move || while killer.reap().is_none() {};
+            let _ = thread::Builder::new().name("preempt-worker".into()).spawn(waits);
+        }
     }
 }

@@ -32,7 +32,7 @@ pub enum Kind {
     Hello,
     /// From a worker: the device memory that it has, in bytes.
     Ready,
-    /// To a worker: a function by name, and its input.
+    /// To a worker: a function by name, and its input. The answer has the number of the call.
     Call,
     /// From a worker: what the function gave.
     Output,
@@ -56,10 +56,6 @@ pub struct Message {
 impl Message {
     pub fn new(kind: Kind, number: u64) -> Message {
         Message { kind, number, name: String::new(), contents: Vec::new() }
-    }
-
-    pub fn with(kind: Kind, contents: Vec<u8>) -> Message {
-        Message { contents, ..Message::new(kind, 0) }
     }
 }
 

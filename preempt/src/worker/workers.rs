@@ -53,7 +53,8 @@ impl Workers {
         self
     }
 
-    /// The longest that a call may take, 10 minutes unless this is called. The worker is killed then.
+    /// The longest that a call may take, and that a worker may take to be ready, 10 minutes each unless this is called. The worker is
+    /// killed then.
     pub fn time_limit(mut self, limit: Duration) -> Workers {
         self.time_limit = limit;
         self
@@ -68,7 +69,8 @@ pub struct Standby {
     pub device: usize,
     /// The number of its process.
     pub process: u32,
-    /// The device memory that it has, in bytes, as [`warm`](super::Functions::warm) says; `None` until it is ready.
+    /// The device memory that it has, in bytes, as [`warm`](super::Functions::warm) says; `None` of one that has taken the place of
+    /// another, until a call has found it ready.
     pub memory: Option<u64>,
 }
 
@@ -77,21 +79,29 @@ pub struct Standby {
 pub(crate) struct Standbys {
     workers: Workers,
     device: usize,
+    idle: Mutex<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
     /// The first one is the next to be used.
-    idle: Mutex<VecDeque<Process>>,
+    processes: VecDeque<Process>,
+    /// Set for ever when no more are to stand by.
+    is_closed: bool,
 }
 
 /// The workers of each of so many devices; waits until they are ready.
 pub(crate) fn start_all(workers: &Workers, devices: usize) -> Result<Vec<Standbys>, Error> {
     let start = |device| {
         let started = (0..workers.standbys).map(|_| Process::start(&workers.program, device));
-        let idle = Mutex::new(started.collect::<Result<_, _>>()?);
+        let (processes, is_closed) = (started.collect::<Result<_, _>>()?, false);
+        let idle = Mutex::new(Idle { processes, is_closed });
         Ok(Standbys { workers: workers.clone(), device, idle })
     };
     let all = (0..devices).map(start).collect::<Result<Vec<_>, Error>>()?;
     // At the same time.
     for standbys in &all {
-        for process in &mut *standbys.lock() {
+        for process in &mut standbys.lock().processes {
             process.ready(workers.time_limit)?;
         }
     }
@@ -110,22 +120,21 @@ impl Standbys {
     ) -> Result<Option<Vec<u8>>, Error> {
         let mut process = self.next()?;
         if !begins(process.killer()) {
-            self.lock().push_front(process);
+            self.stand_by(process);
             return Ok(None);
         }
         let called = process.call(function, input, self.workers.time_limit);
         let was_killed = ends();
-        let is_there = matches!(
-            called,
-            Ok(_)
-                | Err(Error::Worker(
-                    WorkerError::Failed { .. }
-                        | WorkerError::NoFunction { .. }
-                        | WorkerError::LongName { .. }
-                ))
-        );
+        let is_there = match &called {
+            Ok(_) | Err(Error::Worker(WorkerError::LongName { .. })) => true,
+            // Of the function, as opposed to what makes the worker ready.
+            Err(Error::Worker(WorkerError::Failed { .. } | WorkerError::NoFunction { .. })) => {
+                process.memory().is_some()
+            }
+            Err(_) => false,
+        };
         if is_there && !was_killed {
-            self.lock().push_front(process);
+            self.stand_by(process);
         } else {
             // Gone, with its memory, before another one has as much.
             drop(process);
@@ -137,26 +146,53 @@ impl Standbys {
     /// A standby, or a worker that starts now.
     fn next(&self) -> Result<Process, Error> {
         // One may have ended by itself, or been killed by the system for its memory.
-        while let Some(process) = self.lock().pop_front() {
-            if process.is_alive() {
-                return Ok(process);
+        loop {
+            let next = self.lock().processes.pop_front();
+            match next {
+                Some(process) if process.is_alive() => return Ok(process),
+                Some(dead) => drop(dead),
+                None => return Process::start(&self.workers.program, self.device),
             }
         }
-        Process::start(&self.workers.program, self.device)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Process>> {
+    /// Takes a worker back, unless enough stand by.
+    fn stand_by(&self, process: Process) {
+        let mut idle = self.lock();
+        if !idle.is_closed && idle.processes.len() < self.workers.standbys {
+            idle.processes.push_front(process);
+        } else {
+            // Its end is waited for without the lock.
+            drop(idle);
+            drop(process);
+        }
+    }
+
+    /// Ends the workers that stand by, and lets no more of them come.
+    pub fn close(&self) {
+        let processes = {
+            let mut idle = self.lock();
+            idle.is_closed = true;
+            std::mem::take(&mut idle.processes)
+        };
+        // All at once, before the end of the first is waited for.
+        processes.iter().for_each(|process| process.killer().kill());
+        drop(processes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has another worker start, as long as there are fewer than are to stand by.
     fn replace(&self) {
         let mut idle = self.lock();
-        if idle.len() < self.workers.standbys
+        if !idle.is_closed
+            && idle.processes.len() < self.workers.standbys
             // The next call tells why there is none.
             && let Ok(process) = Process::start(&self.workers.program, self.device)
         {
-            idle.push_back(process);
+            idle.processes.push_back(process);
         }
     }
 
@@ -167,6 +203,6 @@ impl Standbys {
             process: process.id(),
             memory: process.memory(),
         };
-        idle.iter().map(of).collect()
+        idle.processes.iter().filter(|process| process.is_alive()).map(of).collect()
     }
 }

@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .add("leaves", |_| process::exit(3))
         .add("hangs", |_| hang())
         .add("babbles", |_| babble())
+        .add("starts", |_| start())
         .warm(|device| Ok(1000 + device as u64))
         .serve_if_worker();
     match std::env::args().nth(1).as_deref() {
@@ -50,6 +51,12 @@ fn hang() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
+}
+
+/// Starts a process that outlives the call, and gives its number.
+fn start() -> Given {
+    let child = process::Command::new("sleep").arg("3600").spawn()?;
+    Ok(child.id().to_le_bytes().to_vec())
 }
 
 /// Sends on each descriptor that may be the socket.

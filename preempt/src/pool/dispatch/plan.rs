@@ -99,6 +99,10 @@ impl PoolPlan<'_> {
         let rules = self.state.rules;
         let slot = self.state.slots.get(device)?;
         let (number, since) = slot.runs.filter(|_| !slot.is_leaving && !slot.is_lost)?;
+        // One that goes on since this very moment could be stopped and go on without end.
+        if slot.is_resumed && since == self.now {
+            return None;
+        }
         let task = self.state.tasks[number.index()].as_ref()?;
         let application = &self.state.applications[task.application.index()];
         let ran = task.ran + self.now.saturating_sub(since);
@@ -156,6 +160,7 @@ impl PoolPlan<'_> {
         for device in resumed {
             let Some(task) = self.state.slots[device].paused else { continue };
             self.state.enter(self.now, device, task);
+            self.state.slots[device].is_resumed = true;
             self.orders.push(Order::Resume { task, device });
         }
     }

@@ -147,6 +147,80 @@ fn nothing_starts_on_a_device_that_has_failed() {
     assert_eq!(orders(&mut pool, 2 * MS), [Order::Start { task: tasks[0], device: 1 }]);
 }
 
+/// Decides as a pool does: tasks that are to yield have at once.
+fn settle(pool: &mut Dispatcher, now: Duration) -> Vec<Order> {
+    let mut all = Vec::new();
+    for _ in 0..100 {
+        let orders = orders(pool, now);
+        if orders.is_empty() {
+            return all;
+        }
+        for order in &orders {
+            if let Order::Stop { task, stop: Stop::Yield(_), .. } = *order {
+                pool.yielded(now, task);
+            }
+        }
+        all.extend(orders);
+    }
+    panic!("it decides for ever: {all:?}");
+}
+
+#[test]
+fn a_task_on_a_device_that_has_failed_is_no_reason_to_stop_others() {
+    let mut pool = pool(2, Stop::Yield(MS), UserFacingFirst);
+    let [batch, user] = [Class::Batch, Class::UserFacing].map(|class| pool.application(class));
+    let long = [0; 2].map(|_| pool.submit(Duration::ZERO, batch));
+    settle(&mut pool, Duration::ZERO);
+    let first = pool.submit(MS, user);
+    let yielded = settle(&mut pool, MS);
+    let [Order::Stop { device, task, .. }, Order::Start { task: started, .. }] = yielded[..] else {
+        panic!("{yielded:?}");
+    };
+    assert_eq!(started, first);
+    // The task that has yielded sees first that the device has failed.
+    pool.lose(device);
+    pool.revoked(2 * MS, task);
+    let second = pool.submit(2 * MS, user);
+    let orders = settle(&mut pool, 2 * MS);
+    let other = if long[0] == task { long[1] } else { long[0] };
+    let stop = Stop::Yield(MS);
+    let device = 1 - device;
+    assert_eq!(
+        orders,
+        [Order::Stop { task: other, device, stop }, Order::Start { task: second, device }]
+    );
+    pool.revoked(3 * MS, first);
+    assert_eq!(settle(&mut pool, 3 * MS), []);
+    pool.ended(4 * MS, second, End::Finished);
+    assert_eq!(settle(&mut pool, 4 * MS), [Order::Start { task: first, device }]);
+}
+
+/// Stops what runs whenever it is asked, and puts nothing in its place.
+#[derive(Debug)]
+struct Slices;
+
+impl PoolPolicy for Slices {
+    fn decide(&mut self, plan: &mut PoolPlan<'_>) {
+        plan.serve(Class::Batch, plan.devices());
+        let victims: Vec<_> = plan.victims().collect();
+        victims.iter().for_each(|victim| assert!(plan.stop(victim.device)));
+    }
+}
+
+#[test]
+fn a_policy_that_stops_for_nothing_does_not_decide_for_ever() {
+    let mut pool = pool(2, Stop::Yield(MS), Slices);
+    let batch = pool.application(Class::Batch);
+    let tasks = [0; 2].map(|_| pool.submit(Duration::ZERO, batch));
+    for at in 0..10 {
+        settle(&mut pool, at * MS);
+    }
+    for task in tasks {
+        let past = pool.ended(10 * MS, task, End::Finished).expect("it was there");
+        assert_eq!((past.ran, past.yields), (10 * MS, 10));
+    }
+}
+
 #[test]
 fn a_closed_application_is_forgotten_with_its_last_task() {
     let mut pool = pool(1, Stop::Never, FirstCome);
