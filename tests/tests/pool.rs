@@ -441,6 +441,34 @@ fn a_result_is_taken_once() {
 }
 
 #[test]
+fn a_dropped_handle_cancels_its_task_if_it_is_told_to() {
+    let pool = builder(1, layout()).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let held = Held::default();
+    let kept = nightly.submit(&held.task()).expect("accepted");
+    drop(nightly.submit(&held.task()).expect("accepted"));
+    for _ in 0..2 {
+        drop(nightly.submit(&held.task()).expect("accepted").cancel_on_drop());
+    }
+    nightly.submit(&held.task()).expect("accepted").cancel_on_drop().detach();
+    held.is_free.store(true, SeqCst);
+    let mut reported = std::pin::pin!(kept.with_report());
+    let mut context = Context::from_waker(Waker::noop());
+    let (_, report) = loop {
+        match reported.as_mut().poll(&mut context) {
+            Poll::Ready(given) => break given.expect("a result"),
+            Poll::Pending => std::thread::yield_now(),
+        }
+    };
+    assert_eq!((report.device, report.revocations), (0, 0));
+    pool.synchronize();
+    assert_eq!((pool.stats().finished, pool.stats().dropped), (3, 2));
+    drop(service.submit(&held.task()).expect("accepted"));
+    pool.synchronize();
+    assert_eq!(pool.stats().finished, 4);
+}
+
+#[test]
 fn a_dropped_pool_gives_its_devices_back() {
     let device = Device::cpu_with(layout()).expect("a device");
     let pool = Pool::builder().device(device.clone()).build().expect("a pool");

@@ -20,7 +20,8 @@ use crate::worker::{Standbys, Workers, start_all};
 /// Devices that run tasks, and the policy that says which runs where.
 ///
 /// Clones are the same pool. When the last one is dropped, tasks that have not ended are given up with
-/// [`PoolError::PoolDropped`], and the pool waits for the bodies that run, for ten seconds at most.
+/// [`PoolError::PoolDropped`], and the pool waits for the bodies that run, for ten seconds at most;
+/// [`synchronize`](Pool::synchronize) before lets all of them finish.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
@@ -105,6 +106,12 @@ impl Pool {
     /// The scheduler of a device, for its statistics and its timeline; `None` if the pool has no device of this number.
     pub fn scheduler(&self, device: usize) -> Option<&Scheduler> {
         self.closer.schedulers.get(device)
+    }
+
+    /// Waits until no task is there, of any application: each one that was submitted has its result. Where tasks keep coming,
+    /// that may be never.
+    pub fn synchronize(&self) {
+        self.closer.inner.wait_until_idle();
     }
 
     /// What became of the tasks until now.

@@ -60,6 +60,8 @@ struct State {
     /// By task number.
     entries: Vec<Option<Entry>>,
     serials: u64,
+    /// Tasks whose results were not given.
+    tasks: usize,
     /// To the threads of each device.
     lanes: Vec<Sender<Assignment>>,
     /// Runs that have ended on each device, and been told to.
@@ -127,6 +129,7 @@ impl Inner {
             dispatcher: Dispatcher::new(devices, rules, policy),
             entries: Vec::new(),
             serials: 0,
+            tasks: 0,
             lanes,
             departures: vec![0; devices],
             lost: vec![false; devices],
@@ -232,9 +235,14 @@ impl Inner {
             let _state = lock(&self.state);
             self.departs.notify_all();
         }
-        for (body, result) in answers {
-            // The last one to have the body may drop it: code of the application.
-            contain(move || body.answer(result));
+        if !answers.is_empty() {
+            let given = answers.len();
+            for (body, result) in answers {
+                // The last one to have the body may drop it: code of the application.
+                contain(move || body.answer(result));
+            }
+            lock(&self.state).tasks -= given;
+            self.departs.notify_all();
         }
         policies.into_iter().for_each(|policy| contain(move || drop(policy)));
     }
@@ -255,6 +263,12 @@ impl Inner {
         let residents: Vec<_> = lock(&self.residents).iter().filter_map(Weak::upgrade).collect();
         // Each of them.
         residents.iter().fold(false, |is_any, resident| resident.evict(device) | is_any)
+    }
+
+    pub fn wait_until_idle(&self) {
+        let state = lock(&self.state);
+        let waited = self.departs.wait_while(state, |state| state.tasks > 0);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     pub fn application(&self, class: Class) -> ApplicationNumber {
@@ -290,6 +304,7 @@ impl Inner {
             };
             let number = state.dispatcher.submit_with(now, application, stop);
             state.serials += 1;
+            state.tasks += 1;
             let serial = state.serials;
             let (is_cancelled, failures, run) = (false, 0, None);
             let entry = Entry { serial, body: body.clone(), run, is_cancelled, failures };

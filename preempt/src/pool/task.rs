@@ -127,8 +127,8 @@ impl Application {
         self.0.class
     }
 
-    /// Submits a task, as often as one likes. It waits where [as many](super::PoolBuilder::outstanding) of the application's
-    /// are outstanding as may be.
+    /// Submits a task, as often as one likes, and returns at once. The task waits while [as
+    /// many](super::PoolBuilder::outstanding) of the application's are outstanding as may be.
     ///
     /// # Errors
     ///
@@ -145,7 +145,8 @@ impl Application {
         let body =
             Submitted { task: task.clone(), output: Mutex::default(), answer: answer.clone() };
         let number = inner.submit(*number, Arc::new(body), task.memory)?;
-        Ok(TaskHandle { inner: inner.clone(), name: task.name.clone(), number, answer })
+        let (inner, name, cancels) = (inner.clone(), task.name.clone(), false);
+        Ok(TaskHandle { inner, name, number, answer, cancels })
     }
 }
 
@@ -163,13 +164,16 @@ impl fmt::Debug for Application {
 
 /// A submitted task: its result, once, on any thread and as a [`Future`] on any executor.
 ///
-/// Dropping it does not stop the task; [`cancel`](TaskHandle::cancel) does.
+/// Dropping it does not stop the task; [`cancel`](TaskHandle::cancel) does, and so does dropping it after
+/// [`cancel_on_drop`](TaskHandle::cancel_on_drop).
 #[must_use = "the result is in the handle: wait for it, or `detach` it"]
 pub struct TaskHandle<T> {
     inner: Arc<Inner>,
     name: Arc<str>,
     number: Ticket,
     answer: Arc<Answer<T>>,
+    /// Whether the task is cancelled where this is dropped before its end.
+    cancels: bool,
 }
 
 /// How a task came to its result.
@@ -238,13 +242,27 @@ impl<T> TaskHandle<T> {
     }
 
     /// Lets the task run without a handle. Its result is dropped.
-    pub fn detach(self) {}
-}
+    pub fn detach(mut self) {
+        self.cancels = false;
+    }
 
-impl<T> Future for TaskHandle<T> {
-    type Output = Result<T, Error>;
+    /// Ties the task to its handle: it is [cancelled](TaskHandle::cancel) where the handle is dropped before the task's end, as
+    /// by `select!` or a timeout.
+    pub fn cancel_on_drop(mut self) -> TaskHandle<T> {
+        self.cancels = true;
+        self
+    }
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    /// As the handle itself as a [`Future`], with how the task came to its result.
+    ///
+    /// # Errors
+    ///
+    /// As [`Application::submit`] says.
+    pub async fn with_report(self) -> Result<(T, TaskReport), Error> {
+        std::future::poll_fn(|context| self.poll_report(context)).await
+    }
+
+    fn poll_report(&self, context: &mut Context<'_>) -> Poll<Reported<T>> {
         // Wakers are code of the application, which may call the pool: cloned and dropped without the lock.
         let waker = context.waker().clone();
         let (given, _before) = {
@@ -253,7 +271,23 @@ impl<T> Future for TaskHandle<T> {
             let before = given.is_none().then(|| state.waker.replace(waker));
             (given, before)
         };
-        given.map_or(Poll::Pending, |given| Poll::Ready(given.map(|(result, _)| result)))
+        given.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<T> Drop for TaskHandle<T> {
+    fn drop(&mut self) {
+        if self.cancels && !self.is_done() {
+            self.cancel();
+        }
+    }
+}
+
+impl<T> Future for TaskHandle<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_report(context).map_ok(|(result, _)| result)
     }
 }
 
