@@ -53,7 +53,10 @@ impl<'a> Iterator for Tokens<'a> {
 
     fn next(&mut self) -> Option<Token<'a>> {
         let rest = &self.text[self.at..];
-        let first = rest.chars().next()?;
+        let first = match *rest.as_bytes().first()? {
+            ascii if ascii.is_ascii() => char::from(ascii),
+            _ => rest.chars().next()?,
+        };
         let (kind, len) = match first {
             ' ' | '\t' | '\r' | '\n' | '\x0b' | '\x0c' => (Kind::Blank, while_in(rest, is_blank)),
             '/' if rest.starts_with("//") => (Kind::Blank, rest.find('\n').unwrap_or(rest.len())),
@@ -79,8 +82,18 @@ fn is_blank(c: u8) -> bool {
     matches!(c, b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c)
 }
 
+/// Of each byte whether it may be within a name: texts are read byte by byte, several times each.
+static INSIDE: [bool; 256] = {
+    let (mut inside, mut c) = ([false; 256], 0);
+    while c < 256 {
+        inside[c] = (c as u8).is_ascii_alphanumeric() || c == b'_' as usize || c == b'$' as usize;
+        c += 1;
+    }
+    inside
+};
+
 fn is_inside(c: u8) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, b'_' | b'$')
+    INSIDE[usize::from(c)]
 }
 
 fn while_in(text: &str, is: impl Fn(u8) -> bool) -> usize {

@@ -45,15 +45,19 @@ pub type Functions<'a> = BTreeMap<&'a str, Function<'a>>;
 /// `ptx` with blanks for comments and for what is in quotes. What is left stays where it is.
 pub fn blanked(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
+    // What is kept is copied in long pieces, since that is nearly all.
     for token in Tokens::of(ptx) {
-        match token.kind {
-            Kind::Quoted | Kind::Unended => text.extend(repeat_n(' ', token.text.len())),
-            Kind::Blank if token.text.starts_with('/') => {
-                text.extend(repeat_n(' ', token.text.len()));
-            }
-            _ => text.push_str(token.text),
+        let is_dropped = match token.kind {
+            Kind::Quoted | Kind::Unended => true,
+            Kind::Blank => token.text.starts_with('/'),
+            _ => false,
+        };
+        if is_dropped {
+            text.push_str(&ptx[text.len()..token.start]);
+            text.extend(repeat_n(' ', token.text.len()));
         }
     }
+    text.push_str(&ptx[text.len()..]);
     text
 }
 

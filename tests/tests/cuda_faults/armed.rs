@@ -5,6 +5,7 @@ use std::time::Duration;
 use preempt::{Device, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::workloads::{Found, Run, THREADS};
 
 const ROUNDS: u32 = 12;
@@ -14,7 +15,7 @@ const TASKS: u32 = 4;
 pub fn run(device: &Device, found: &mut Found) -> bool {
     let limit = Duration::from_millis(20);
     let builder = Scheduler::builder().device(device.clone()).armed_for(limit);
-    let builder = builder.preemption(Preemption::Preemptible).kernels(preempt_test_kit::KERNELS);
+    let builder = builder.preemption(Preemption::Preemptible).kernels(device_code::module());
     let Some(scheduler) = found.take(builder.build()) else { return false };
     let mut run = Run::new(scheduler, found);
     let streams = [0, 1].map(|priority| run.scheduler.stream(priority));

@@ -5,6 +5,7 @@ use preempt::policy::StaticPriority;
 use preempt::{Buffer, Device, Error, Preemption, Scheduler, SchedulerBuilder, Stream};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::workloads::{Found, Run};
 
 const THREADS: u32 = 256;
@@ -12,7 +13,7 @@ const THREADS: u32 = 256;
 fn builder(device: &Device) -> SchedulerBuilder {
     let builder = Scheduler::builder().device(device.clone());
     let builder = builder.policy(StaticPriority::whole_device());
-    builder.preemption(Preemption::Preemptible).kernels(preempt_test_kit::KERNELS)
+    builder.preemption(Preemption::Preemptible).kernels(device_code::module())
 }
 
 /// What the kernel with a checkpoint writes: ends and starts of block-tasks, rounds of threads.

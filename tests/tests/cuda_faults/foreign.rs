@@ -4,6 +4,7 @@ use preempt::ptx::Options;
 use preempt::{Buffer, Call, Device, ForeignKernel, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::workloads::{Found, THREADS};
 
 const TEXT: &str = include_str!("foreign.ptx");
@@ -29,7 +30,7 @@ fn count(kernel: ForeignKernel, [counts, writes]: &mut [Buffer<u32>; 2]) -> Call
 /// Interrupted, refused and in programs: each block-task runs once. No module is loaded beside a kernel.
 pub fn run(device: &Device, found: &mut Found) {
     let builder = Scheduler::builder().device(device.clone()).preemption(Preemption::Preemptible);
-    let builder = builder.kernels(preempt_test_kit::KERNELS).ptx("text", TEXT);
+    let builder = builder.kernels(device_code::module()).ptx("text", TEXT);
     let builder = builder.ptx_with("long", TEXT, Options::default().yields(true));
     let Some(scheduler) = found.take(builder.build()) else { return };
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));

@@ -28,6 +28,7 @@ use preempt_test_kit::Random;
 
 mod armed;
 mod checkpoints;
+mod device_code;
 mod fake;
 mod foreign;
 mod panics;

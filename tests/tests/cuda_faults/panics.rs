@@ -6,6 +6,7 @@ use preempt::error::{DeviceError, LaunchError};
 use preempt::{Device, Error, Handle, LaunchReport, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::fake::{self, Trace};
 use crate::workloads::Found;
 use crate::{Case, FAKE, LAUNCH_FAILED, start};
@@ -43,7 +44,7 @@ pub fn run(name: &str, device: &Device, found: &mut Found) -> bool {
         return false;
     };
     let builder = Scheduler::builder().device(device.clone());
-    let scheduler = builder.kernels(preempt_test_kit::KERNELS).build().expect("a scheduler");
+    let scheduler = builder.kernels(device_code::module()).build().expect("a scheduler");
     fake::hold_panics(trace);
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(9));
     let tasks = device.properties().sms;

@@ -4,6 +4,7 @@ use preempt::{Device, Handle, LaunchReport, Scheduler, SignalPath};
 use preempt_test_kernels as kernels;
 use preempt_test_kit::Random;
 
+use crate::device_code;
 use crate::fake::{self, PeerKind};
 use crate::workloads::{Found, THREADS, first_difference};
 use crate::{Case, FAKE, INVALID_VALUE, LAUNCH_FAILED, OUT_OF_MEMORY, Outcome, start};
@@ -68,7 +69,7 @@ pub fn run(workload: &str, device: &Device, found: &mut Found) {
 fn scheduler(device: &Device) -> Result<Scheduler, preempt::Error> {
     // Proxies follow each other.
     let builder = Scheduler::builder().device(device.clone()).signal_path(SignalPath::Proxy);
-    builder.kernels(preempt_test_kit::KERNELS).build()
+    builder.kernels(device_code::module()).build()
 }
 
 fn start_busy(scheduler: &Scheduler) -> Option<Handle<LaunchReport>> {

@@ -7,6 +7,7 @@ use preempt::pool::{Class, Pool, Run, Stop, Task, TaskHandle};
 use preempt::{Device, Error, Scheduler, faults};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::workloads::{Found, THREADS};
 use crate::{Case, FAKE, LAUNCH_FAILED, Outcome, start};
 
@@ -20,7 +21,7 @@ pub fn run(case: &Case, device: &Device, found: &mut Found) {
     for ordinal in devices {
         let opened = if ordinal == 0 { Ok(device.clone()) } else { Device::cuda(ordinal) };
         let Some(opened) = found.take(opened) else { return };
-        let scheduler = Scheduler::builder().device(opened).kernels(preempt_test_kit::KERNELS);
+        let scheduler = Scheduler::builder().device(opened).kernels(device_code::module());
         let Some(scheduler) = found.take(scheduler.build()) else { return };
         builder = builder.scheduler(scheduler);
     }

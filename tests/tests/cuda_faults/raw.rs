@@ -11,6 +11,7 @@ use preempt::raw::{Lent, LentRead};
 use preempt::{Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::fake::{self, TheirEvent, TheirStream, their_context};
 use crate::workloads::Found;
 
@@ -29,7 +30,7 @@ fn change(address: u64, change: impl FnOnce(u32) -> u32 + Send + 'static) -> imp
 pub fn run(device: &Device, found: &mut Found) {
     contexts(device, found);
     let builder = Scheduler::builder().device(device.clone());
-    let Some(scheduler) = found.take(builder.kernels(preempt_test_kit::KERNELS).build()) else {
+    let Some(scheduler) = found.take(builder.kernels(device_code::module()).build()) else {
         return;
     };
     order(&scheduler, found);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use preempt::{Costs, Device, Preemption, Scheduler, SignalPath, Stream};
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::fake;
 use crate::workloads::{Found, Run, THREADS};
 
@@ -33,7 +34,7 @@ pub fn starts(device: &Device, found: &mut Found) {
     ] {
         let builder = Scheduler::builder().device(device.clone()).signal_path(path).costs(costs);
         let builder = builder.preemption(Preemption::Preemptible);
-        let built = builder.kernels(preempt_test_kit::KERNELS).build();
+        let built = builder.kernels(device_code::module()).build();
         let Some(scheduler) = found.take(built) else { return };
         let stream = scheduler.stream(0);
         let lens = [tasks as usize, (tasks * threads) as usize];
@@ -67,7 +68,7 @@ fn run<'a>(
 ) -> Option<(Run<'a>, [Stream; 2])> {
     let builder = Scheduler::builder().device(device.clone()).signal_path(path);
     let builder = builder.preemption(Preemption::Preemptible).costs(Costs::free());
-    let scheduler = found.take(builder.kernels(preempt_test_kit::KERNELS).build())?;
+    let scheduler = found.take(builder.kernels(device_code::module()).build())?;
     let streams = [0, 1].map(|priority| scheduler.stream(priority));
     Some((Run::new(scheduler, found), streams))
 }

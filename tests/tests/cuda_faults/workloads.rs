@@ -15,6 +15,7 @@ use preempt_device::host::{BufferArg, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
+use crate::device_code;
 use crate::fake::{self, Lent};
 
 /// The findings of one case.
@@ -372,7 +373,7 @@ impl Run<'_> {
 fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<Run<'a>> {
     let builder = Scheduler::builder().device(device.clone()).signal_path(path);
     let builder = builder.preemption(Preemption::Preemptible);
-    let scheduler = found.take(builder.kernels(preempt_test_kit::KERNELS).build())?;
+    let scheduler = found.take(builder.kernels(device_code::module()).build())?;
     Some(Run::new(scheduler, found))
 }
 
