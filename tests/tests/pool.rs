@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use preempt::error::{LaunchError, MemoryError, PoolError};
+use preempt::error::{LaunchError, MemoryError, PoolError, ProgramError};
 use preempt::pool::{
     Application, Class, Elastic, FirstCome, Pool, PoolBuilder, PoolPlan, PoolPolicy, Resident, Run,
     Stop, Task, TaskHandle, UserFacingFirst,
@@ -368,6 +368,58 @@ fn what_is_resident_is_made_once_and_dropped_with_a_run_that_failed() {
     service.submit(&fails).and_then(TaskHandle::wait).expect_err("its own error");
     let counted = service.submit(&add).and_then(TaskHandle::wait).expect("a result");
     assert_eq!((counted, made.load(SeqCst)), (vec![1; 32], 3));
+}
+
+#[test]
+fn a_run_that_asks_again_gets_the_same() {
+    let pool = builder(1, layout()).build().expect("a pool");
+    let [service, _] = both(&pool);
+    let (counter, made) = resident(8);
+    let of_task = counter.clone();
+    let twice = Task::new("twice", move |run| {
+        run.upload(vec![7; 8], &mut *run.resident(&of_task)?)?;
+        run.launch(kernels::scale(1, &mut *run.resident(&of_task)?).threads(8))?;
+        run.download(&*run.resident(&of_task)?)
+    });
+    // A larger one in the place of the first, which later runs may write as well.
+    let grows = Task::new("grows", move |run| {
+        let mut counter = run.resident(&counter)?;
+        let len = 2 * counter.len();
+        *counter = run.zeroed(len)?;
+        run.fill(&mut *counter, 3)?;
+        run.download(&*counter)
+    });
+    let give = |task: &Task<Vec<u32>>| service.submit(task).and_then(TaskHandle::wait);
+    assert_eq!(give(&twice).expect("a result"), (0..8).map(|i| 7 + i).collect::<Vec<_>>());
+    assert_eq!(give(&grows).expect("a result"), [3; 16]);
+    assert_eq!(give(&grows).expect("a result"), [3; 32]);
+    assert_eq!(made.load(SeqCst), 1);
+}
+
+#[test]
+fn what_is_resident_belongs_to_one_pool() {
+    let device = Device::cpu_with(layout()).expect("a device");
+    let fills = Resident::new(|run| {
+        let mut x = run.zeroed::<u32>(4)?;
+        let fill = run.program("fill", |program| program.fill(&mut x, 7))?;
+        Ok((x, fill))
+    });
+    for _ in 0..2 {
+        let pool = Pool::builder().device(device.clone()).build().expect("a pool");
+        let [service, _] = both(&pool);
+        let fills = fills.clone();
+        let task = Task::new("fills", move |run| {
+            let fills = run.resident(&fills)?;
+            // Without the run, the pool would not see it.
+            let error = fills.1.launch().expect_err("refused");
+            assert!(matches!(error, Error::Program(ProgramError::OfRuns { .. })), "{error}");
+            run.launch_program(&fills.1)?;
+            run.download(&fills.0)
+        });
+        for _ in 0..2 {
+            assert_eq!(service.submit(&task).and_then(TaskHandle::wait).expect("a result"), [7; 4]);
+        }
+    }
 }
 
 #[test]

@@ -67,6 +67,14 @@ pub enum ProgramError {
         /// What went wrong, and what to do.
         message: Arc<str>,
     },
+    /// A program that a run of a pool's task has recorded.
+    #[error(
+        "program `{program}` was recorded by a run of a task; launch it with `Run::launch_program`, so that the pool sees it"
+    )]
+    OfRuns {
+        /// The program's name.
+        program: &'static str,
+    },
     /// A stream of another scheduler.
     #[error(
         "program `{program}` belongs to another scheduler than the stream; launch it on a stream of its own scheduler, \

@@ -1,21 +1,21 @@
 //! What stays on a device between the tasks that use it.
 
-use std::collections::HashSet;
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
-use super::run::Run;
+use super::run::{NamedBuffer, Run};
 use crate::error::Error;
 use crate::sync::{Mutex, contain, lock};
-use crate::vocabulary::BufferId;
 
 /// What tasks need on their device and do not make anew each time: the weights of a network, the buffers that it works in, the
 /// program that runs it.
 ///
-/// It is made on each device by the first run there that [asks](Run::resident) for it, and kept for later ones. A run has it for
-/// itself, and may write it; where two runs on a device ask at the same time, there are two of it. What a run has used that was
-/// revoked, or has failed, is dropped, and so is what no run uses where a device has no room.
+/// It is made on each device by the first run there that [asks](Run::resident) for it, and kept for later ones of the pool. A run
+/// has it for itself, and may write it, until its operations are over; when it asks again, it gets the same. Where two runs on
+/// a device ask at the same time, or one asks again before it has dropped the first, there are two of it. What a run has used that
+/// was revoked, or has failed, is dropped, and so is what no run uses where a device has no room.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
@@ -67,11 +67,17 @@ struct Shared<T> {
     idle: Mutex<Vec<Instance<T>>>,
 }
 
+/// A device of a pool. Another pool on the same device has another scheduler, and programs belong to one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub pool: usize,
+    pub device: usize,
+}
+
 struct Instance<T> {
-    /// The number of its device among all of the process.
-    device: u64,
+    place: Place,
     /// Buffers that a run with it may write.
-    own: HashSet<BufferId>,
+    own: Vec<NamedBuffer>,
     value: T,
 }
 
@@ -82,25 +88,33 @@ impl<T: Send + 'static> Resident<T> {
     }
 
     pub(super) fn of_run<'a>(&self, run: &'a Run) -> Result<Borrowed<'a, T>, Error> {
-        let device = run.device_id();
-        let idle = {
-            let mut idle = lock(&self.shared.idle);
-            let at = idle.iter().position(|instance| instance.device == device);
+        let (shared, place) = (self.shared.clone(), run.place());
+        let used = run.take_used(key(&shared)).and_then(|used| used.into_any().downcast().ok());
+        let idle = || {
+            let mut idle = lock(&shared.idle);
+            let at = idle.iter().position(|instance| instance.place == place);
             at.map(|at| idle.swap_remove(at))
         };
-        let instance = match idle {
+        let known = used.map(|used: Box<UsedInstance<T>>| used.instance).or_else(idle);
+        let instance = match known {
             Some(instance) => {
-                run.may_write(&instance.own);
+                run.may_write(instance.own.iter().map(|(id, _)| *id));
                 instance
             }
             None => {
-                run.keeps(Arc::downgrade(&self.shared) as Weak<dyn Evict>);
-                let (value, own) = run.making(|| (self.shared.make)(run))?;
-                Instance { device, own, value }
+                run.keeps(Arc::downgrade(&shared) as Weak<dyn Evict>);
+                let before = run.made();
+                let value = (shared.make)(run)?;
+                Instance { place, own: run.take_made(before), value }
             }
         };
-        Ok(Borrowed { run, shared: self.shared.clone(), instance: Some(instance) })
+        Ok(Borrowed { run, shared, made: run.made(), instance: Some(instance) })
     }
+}
+
+/// A number that no other resident has at the same time.
+fn key<T>(shared: &Arc<Shared<T>>) -> usize {
+    Arc::as_ptr(shared).addr()
 }
 
 impl<T> Clone for Resident<T> {
@@ -119,13 +133,13 @@ impl<T> fmt::Debug for Resident<T> {
 /// Gives back device memory that no run uses.
 pub(super) trait Evict: Send + Sync {
     /// Drops what is idle on a device; returns whether there was any.
-    fn evict(&self, device: u64) -> bool;
+    fn evict(&self, place: Place) -> bool;
 }
 
 impl<T: Send + 'static> Evict for Shared<T> {
-    fn evict(&self, device: u64) -> bool {
+    fn evict(&self, place: Place) -> bool {
         let dropped: Vec<_> =
-            lock(&self.idle).extract_if(.., |instance| instance.device == device).collect();
+            lock(&self.idle).extract_if(.., |instance| instance.place == place).collect();
         let is_any = !dropped.is_empty();
         // Code of the application.
         contain(|| drop(dropped));
@@ -133,10 +147,42 @@ impl<T: Send + 'static> Evict for Shared<T> {
     }
 }
 
+/// What a run has for itself and does not use now.
+pub(super) trait Used: Send {
+    fn key(&self) -> usize;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+    /// Gives it to other runs if the run has given its result, and drops it otherwise.
+    fn end(self: Box<Self>, is_right: bool);
+}
+
+struct UsedInstance<T> {
+    shared: Arc<Shared<T>>,
+    instance: Instance<T>,
+}
+
+impl<T: Send + 'static> Used for UsedInstance<T> {
+    fn key(&self) -> usize {
+        key(&self.shared)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn end(self: Box<Self>, is_right: bool) {
+        let UsedInstance { shared, instance } = *self;
+        if is_right {
+            lock(&shared.idle).push(instance);
+        }
+    }
+}
+
 /// A [`Resident`] of a run's device, which the run has for itself.
 pub struct Borrowed<'a, T: Send + 'static> {
     run: &'a Run,
     shared: Arc<Shared<T>>,
+    /// How many buffers the run had made for itself.
+    made: usize,
     /// There until it is dropped.
     instance: Option<Instance<T>>,
 }
@@ -157,16 +203,11 @@ impl<T: Send + 'static> DerefMut for Borrowed<'_, T> {
 
 impl<T: Send + 'static> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
-        let Some(instance) = self.instance.take() else { return };
-        let shared = self.shared.clone();
-        // Not before the run's operations are over: another run would see what becomes of them.
-        self.run.at_end(Box::new(move |is_right| {
-            if is_right {
-                lock(&shared.idle).push(instance);
-            } else {
-                contain(|| drop(instance));
-            }
-        }));
+        let Some(mut instance) = self.instance.take() else { return };
+        // The run may have put new ones in the place of old ones.
+        instance.own.extend(self.run.take_made(self.made));
+        instance.own.retain(|(_, memory)| memory.strong_count() > 0);
+        self.run.keep_used(Box::new(UsedInstance { shared: self.shared.clone(), instance }));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the body of a task has of its device while it runs there.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
@@ -9,16 +10,16 @@ use std::time::Duration;
 use preempt_device::host::{Call, HasGrid};
 use preempt_device::kernel::KernelArg;
 
-use super::resident::{Borrowed, Evict, Resident};
+use super::resident::{Borrowed, Evict, Place, Resident, Used};
 use super::runtime::Inner;
 use super::task::Ticket;
 #[cfg(target_os = "linux")]
 use crate::error::WorkerError;
-use crate::error::{Error, LaunchError, MemoryError, PoolError};
+use crate::error::{DeviceError, Error, LaunchError, MemoryError, PoolError};
 use crate::scheduler::{
     Buffer, DeviceSlice, DeviceSliceMut, Handle, Program, ProgramBuilder, Scheduler, Stream,
 };
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, contain, lock};
 use crate::vocabulary::BufferId;
 
 /// Time that memory may take to come back after the task that had it has left: operations keep their buffers until the
@@ -54,12 +55,12 @@ impl fmt::Debug for Run {
 }
 
 /// What a run has under way. The pool has it, too, to stop the run.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Progress {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Set when the run was told to leave.
     is_revoked: bool,
@@ -69,32 +70,22 @@ struct State {
     handles: Vec<Handle<()>>,
     /// The first error of an operation.
     error: Option<Error>,
-    /// Buffers that the run has made.
+    /// Buffers that the run may write.
     own: HashSet<BufferId>,
+    /// Of these, those that it has made for itself.
+    made: Vec<NamedBuffer>,
     /// What ends the calls of workers that are under way, by their numbers.
     end_calls: Vec<(u64, EndCall)>,
     calls: u64,
-    /// What is told whether the run has given its result.
-    at_end: Vec<AtEnd>,
+    /// What the run has for itself and does not use now.
+    used: Vec<Box<dyn Used>>,
 }
 
-/// What is told whether a run has given its result.
-struct AtEnd(Box<dyn FnOnce(bool) + Send>);
-
-impl fmt::Debug for AtEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AtEnd")
-    }
-}
+/// A buffer by its name, with what tells whether it is there.
+pub(super) type NamedBuffer = (BufferId, Weak<dyn Any + Send + Sync>);
 
 /// What ends a call of a worker.
 struct EndCall(Box<dyn FnOnce() + Send>);
-
-impl fmt::Debug for EndCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EndCall")
-    }
-}
 
 /// How the operations of a run have ended.
 #[derive(Debug)]
@@ -122,20 +113,21 @@ impl Progress {
         lock(&self.state).is_revoked
     }
 
-    /// Tells what waits for it whether the run has given its result.
-    pub fn tell_end(&self, is_right: bool) {
-        let told = std::mem::take(&mut lock(&self.state).at_end);
-        told.into_iter().for_each(|AtEnd(tell)| tell(is_right));
+    /// Gives back what the run has for itself; `is_right` says whether it has given its result.
+    pub fn give_back(&self, is_right: bool) {
+        let used = std::mem::take(&mut lock(&self.state).used);
+        // Code of the application, where it is dropped.
+        used.into_iter().for_each(|used| contain(move || used.end(is_right)));
     }
 
     /// Waits for all operations; the body has returned.
     pub fn end(&self) -> Ended {
         loop {
             // It stays there meanwhile, for `revoke`.
-            let last = lock(&self.state).handles.last().map(Handle::untyped);
-            let Some(handle) = last else { break };
+            let first = lock(&self.state).handles.first().map(Handle::untyped);
+            let Some(handle) = first else { break };
             self.note(&handle.wait().err());
-            lock(&self.state).handles.pop();
+            drop(lock(&self.state).handles.remove(0));
         }
         let mut state = lock(&self.state);
         Ended { is_cut: state.is_cut, error: state.error.take() }
@@ -144,19 +136,24 @@ impl Progress {
     fn note(&self, error: &Option<Error>) {
         let Some(error) = error else { return };
         let mut state = lock(&self.state);
-        // What was lost with a cancelled or a failed operation follows from that one.
-        let is_later = matches!(error, Error::Launch(LaunchError::InputLost { .. }));
-        match error {
-            Error::Launch(LaunchError::Cancelled { .. }) if state.is_revoked => state.is_cut = true,
-            _ if is_later && state.is_revoked => state.is_cut = true,
-            _ if is_later => drop(state.error.get_or_insert_with(|| error.clone())),
-            _ => {
-                let known = state.error.take();
-                let known =
-                    known.filter(|of| !matches!(of, Error::Launch(LaunchError::InputLost { .. })));
-                state.error = Some(known.unwrap_or_else(|| error.clone()));
-            }
+        let rank = rank(error);
+        if state.is_revoked
+            && (rank == 0 || matches!(error, Error::Launch(LaunchError::Cancelled { .. })))
+        {
+            state.is_cut = true;
+        } else if state.error.as_ref().is_none_or(|known| self::rank(known) < rank) {
+            state.error = Some(error.clone());
         }
+    }
+}
+
+/// How much an error says: what was lost follows from another error, and so does the loss of the context, if one of the run's
+/// kernels has panicked.
+fn rank(error: &Error) -> u32 {
+    match error {
+        Error::Launch(LaunchError::InputLost { .. }) => 0,
+        Error::Device(DeviceError::ContextLost { .. }) => 1,
+        _ => 2,
     }
 }
 
@@ -255,7 +252,8 @@ impl Run {
         )
     }
 
-    /// Records a program on this run's device, as [`Stream::program`] does.
+    /// Records a program on this run's device, as [`Stream::program`] does. [`launch_program`](Run::launch_program) launches it,
+    /// in this run or in a later one that has it by a [`Resident`].
     ///
     /// # Errors
     ///
@@ -266,7 +264,9 @@ impl Run {
         record: impl FnOnce(&mut ProgramBuilder<'_>) -> Result<(), Error>,
     ) -> Result<Program, Error> {
         self.check()?;
-        self.stream.program(name, record)
+        let mut program = self.stream.program(name, record)?;
+        program.keep_to_runs();
+        Ok(program)
     }
 
     /// Launches a program, which writes buffers of this run alone.
@@ -328,12 +328,13 @@ impl Run {
         resident.of_run(self)
     }
 
-    pub(super) fn device_id(&self) -> u64 {
-        self.scheduler.device().inner.id
+    /// Which pool and which of its devices this is.
+    pub(super) fn place(&self) -> Place {
+        Place { pool: self.inner.key(), device: self.device }
     }
 
     /// Lets the run write these buffers.
-    pub(super) fn may_write(&self, buffers: &HashSet<BufferId>) {
+    pub(super) fn may_write(&self, buffers: impl IntoIterator<Item = BufferId>) {
         lock(&self.progress.state).own.extend(buffers);
     }
 
@@ -342,19 +343,27 @@ impl Run {
         self.inner.keep(resident);
     }
 
-    /// What is made, and the buffers that were made meanwhile.
-    pub(super) fn making<T>(
-        &self,
-        make: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<(T, HashSet<BufferId>), Error> {
-        let before = lock(&self.progress.state).own.clone();
-        let made = make()?;
-        let own = &lock(&self.progress.state).own;
-        Ok((made, own.difference(&before).copied().collect()))
+    /// How many buffers the run has made for itself.
+    pub(super) fn made(&self) -> usize {
+        lock(&self.progress.state).made.len()
     }
 
-    pub(super) fn at_end(&self, tell: Box<dyn FnOnce(bool) + Send>) {
-        lock(&self.progress.state).at_end.push(AtEnd(tell));
+    /// The buffers that it has made since there were so many, which are another's from now on.
+    pub(super) fn take_made(&self, since: usize) -> Vec<NamedBuffer> {
+        let made = &mut lock(&self.progress.state).made;
+        made.split_off(since.min(made.len()))
+    }
+
+    /// What the run has had for itself before, of this key.
+    pub(super) fn take_used(&self, key: usize) -> Option<Box<dyn Used>> {
+        let used = &mut lock(&self.progress.state).used;
+        let at = used.iter().position(|used| used.key() == key)?;
+        Some(used.swap_remove(at))
+    }
+
+    /// Keeps something that the run does not use now, until its operations are over: another run would see what becomes of them.
+    pub(super) fn keep_used(&self, used: Box<dyn Used>) {
+        lock(&self.progress.state).used.push(used);
     }
 
     /// Whether the task may go on: for bodies that compute on the host for a while.
@@ -422,7 +431,10 @@ impl Run {
             self.check()?;
             match allocate(&self.scheduler, timeout) {
                 Ok(buffer) => {
-                    lock(&self.progress.state).own.insert(buffer.id());
+                    let mut state = lock(&self.progress.state);
+                    let named = buffer.named();
+                    state.own.insert(named.0);
+                    state.made.push(named);
                     return Ok(buffer);
                 }
                 Err(
@@ -436,7 +448,7 @@ impl Run {
             }
             self.check()?;
             timeout = RETURN;
-            let comes_free = self.inner.evict(self.device_id())
+            let comes_free = self.inner.evict(self.place())
                 || self.inner.await_room(self.ticket, self.device, &self.progress);
             match (comes_free, was_alone, &first) {
                 // Another task may have left since, so one try is behind this.
@@ -444,5 +456,48 @@ impl Run {
                 _ => was_alone = !comes_free,
             }
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle), not(loom)))]
+mod tests {
+    use super::*;
+
+    /// As on a GPU, where a panic ends one operation with its name, and all others with that of the context.
+    #[test]
+    fn a_run_has_the_error_that_the_others_follow_from() {
+        let panicked = || LaunchError::KernelFailed { kernel: "panics", message: "here".into() };
+        let input_lost = || LaunchError::InputLost { kernel: "panics" };
+        let lost = || DeviceError::ContextLost { message: "lost".into() };
+        for errors in [
+            [lost().into(), panicked().into(), input_lost().into()],
+            [input_lost().into(), lost().into(), panicked().into()],
+            [panicked().into(), input_lost().into(), lost().into()],
+        ] {
+            let progress = Progress::default();
+            errors.into_iter().for_each(|error| progress.note(&Some(error)));
+            let Ended { is_cut, error } = progress.end();
+            let is_panic = |error| {
+                matches!(
+                    error,
+                    Some(Error::Launch(LaunchError::KernelFailed { kernel: "panics", .. }))
+                )
+            };
+            assert!(is_panic(error) && !is_cut);
+        }
+    }
+
+    #[test]
+    fn what_follows_from_a_revocation_is_no_error() {
+        let progress = Progress::default();
+        progress.revoke();
+        for error in [
+            LaunchError::Cancelled { done: 1, tasks: 2 },
+            LaunchError::InputLost { kernel: "cancelled" },
+        ] {
+            progress.note(&Some(error.into()));
+        }
+        let Ended { is_cut, error } = progress.end();
+        assert!(is_cut && error.is_none());
     }
 }

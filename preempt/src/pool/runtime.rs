@@ -15,7 +15,7 @@ use super::dispatch::{
     ApplicationNumber, Dispatcher, End, Order, PoolPolicy, Rules, TaskNumber, Totals,
 };
 use super::policy::FirstCome;
-use super::resident::Evict;
+use super::resident::{Evict, Place};
 use super::run::{Ended, Progress, Run};
 use super::task::{Body, TaskReport, Ticket};
 use super::terms::{Class, KILL, Stop};
@@ -259,10 +259,15 @@ impl Inner {
     }
 
     /// Drops what is kept on a device between tasks and no run uses; returns whether there was any.
-    pub fn evict(&self, device: u64) -> bool {
+    pub fn evict(&self, place: Place) -> bool {
         let residents: Vec<_> = lock(&self.residents).iter().filter_map(Weak::upgrade).collect();
         // Each of them.
-        residents.iter().fold(false, |is_any, resident| resident.evict(device) | is_any)
+        residents.iter().fold(false, |is_any, resident| resident.evict(place) | is_any)
+    }
+
+    /// A number that no other pool has at the same time.
+    pub fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     pub fn wait_until_idle(&self) {
@@ -407,7 +412,7 @@ impl Inner {
         let Ended { is_cut, error } = progress.end();
         // An operation's error says more than what followed from it.
         let result = error.map_or(returned, Err);
-        progress.tell_end(result.is_ok() && !is_cut);
+        progress.give_back(result.is_ok() && !is_cut);
         if is_cut {
             return Outcome::Revoked;
         }
@@ -522,6 +527,7 @@ impl Inner {
         #[cfg(target_os = "linux")]
         self.workers.iter().for_each(Standbys::close);
         let end = Instant::now() + FAREWELL;
+        let devices = lock(&self.state).lost.len();
         // A body that drops the pool does not wait for itself.
         let is_own = threads.iter().any(|thread| thread.thread().id() == thread::current().id());
         let mut state = lock(&self.state);
@@ -532,6 +538,11 @@ impl Inner {
             }
             let waited = self.departs.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        // No run is left that could use it.
+        for device in 0..devices {
+            self.evict(Place { pool: self.key(), device });
         }
     }
 }

@@ -268,7 +268,7 @@ impl<T> TaskHandle<T> {
         let (given, _before) = {
             let mut state = lock(&self.answer.state);
             let given = state.take(&self.name);
-            let before = given.is_none().then(|| state.waker.replace(waker));
+            let before = if given.is_none() { state.waker.replace(waker) } else { Some(waker) };
             (given, before)
         };
         given.map_or(Poll::Pending, Poll::Ready)

@@ -34,8 +34,9 @@ pub(crate) struct Killer(Arc<Mutex<Killed>>);
 #[derive(Debug)]
 struct Killed {
     child: Child,
-    /// Once its end was waited for: another process may have its number then.
-    status: Option<ExitStatus>,
+    /// Once its end was waited for, by this or by another part of the program: another process may have its number then. A part
+    /// that waits for all children takes the status.
+    end: Option<Option<ExitStatus>>,
 }
 
 /// Time between two looks whether a killed process is gone, at most.
@@ -53,7 +54,7 @@ impl Killer {
     /// Kills it with all processes that it has started; it may have ended.
     pub fn kill(&self) {
         let mut killed = self.lock();
-        if killed.status.is_none() {
+        if killed.end.is_none() {
             if let Some(group) = Pid::from_raw(killed.child.id() as i32) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
@@ -61,24 +62,28 @@ impl Killer {
         }
     }
 
-    /// Waits until the process is gone, which was killed, and at most for a while. Other threads may kill it meanwhile.
-    fn reap(&self) -> Option<ExitStatus> {
+    /// Waits until the process is gone, which was killed, and at most for a while; its status, if it is gone and that is known.
+    /// Other threads may kill it meanwhile.
+    fn reap(&self) -> Option<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
-            let status = self.status();
-            if status.is_some() || begin.elapsed() > TEARDOWN {
-                return status;
+            let end = self.end();
+            if end.is_some() || begin.elapsed() > TEARDOWN {
+                return end;
             }
             thread::sleep(LOOK.min(begin.elapsed()));
         }
     }
 
-    fn status(&self) -> Option<ExitStatus> {
+    fn end(&self) -> Option<Option<ExitStatus>> {
         let mut killed = self.lock();
-        if killed.status.is_none() {
-            killed.status = killed.child.try_wait().ok().flatten();
+        if killed.end.is_none() {
+            killed.end = match killed.child.try_wait() {
+                Ok(status) => status.map(Some),
+                Err(_) => Some(None),
+            };
         }
-        killed.status
+        killed.end
     }
 }
 
@@ -100,8 +105,8 @@ impl Process {
         })?;
         let mut command = Command::new(&**program);
         command.env(VARIABLE, "1").stdin(Stdio::from(there)).process_group(0);
-        let (child, status) = (command.spawn().map_err(failed)?, None);
-        let killer = Killer(Arc::new(Mutex::new(Killed { child, status })));
+        let (child, end) = (command.spawn().map_err(failed)?, None);
+        let killer = Killer(Arc::new(Mutex::new(Killed { child, end })));
         let (program, memory, calls) = (program.clone(), None, 0);
         Ok(Process { socket: here, killer, program, device, memory, calls })
     }
@@ -112,7 +117,7 @@ impl Process {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let process = Pid::from_raw(killed.child.id() as i32);
         let ended = process.map(|process| waitid(WaitId::Pid(process), options));
-        killed.status.is_none() && matches!(ended, Some(Ok(None)))
+        killed.end.is_none() && matches!(ended, Some(Ok(None)))
     }
 
     pub fn memory(&self) -> Option<u64> {
@@ -143,7 +148,7 @@ impl Process {
             Err(Silence::Ended) => {
                 // It may have closed its standard input and gone on.
                 self.killer.kill();
-                let status = self.killer.reap();
+                let status = self.killer.reap().flatten();
                 let status = status.map_or_else(String::new, |status| format!(" ({status})"));
                 return no_worker(format!("it has ended{status}"));
             }
@@ -203,7 +208,7 @@ impl Process {
     fn error(&self, function: &str, silence: Silence) -> Error {
         let function = function.into();
         self.killer.kill();
-        let status = self.killer.reap();
+        let status = self.killer.reap().flatten();
         match silence {
             Silence::Ended => {
                 let status = status.map_or("without a status".into(), |status| status.to_string());

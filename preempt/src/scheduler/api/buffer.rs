@@ -1,9 +1,10 @@
 //! Arrays on devices.
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use preempt_device::kernel::KernelArg;
 
@@ -172,9 +173,10 @@ impl<T> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
-    /// Its name in every engine.
-    pub(crate) fn id(&self) -> BufferId {
-        self.memory.id
+    /// Its name in every engine, and what tells whether it is there.
+    pub(crate) fn named(&self) -> (BufferId, Weak<dyn Any + Send + Sync>) {
+        let memory = Arc::downgrade(&self.memory);
+        (self.memory.id, memory)
     }
 
     /// The number of elements.

@@ -113,6 +113,7 @@ pub struct Program {
     resolved: Resolved,
     /// The launch that was armed last.
     armed: Mutex<Option<ArmedLaunch>>,
+    is_of_runs: bool,
 }
 
 /// A launch that may still be released.
@@ -225,8 +226,20 @@ impl Stream {
         let launch =
             Arc::new(ProgramLaunch { version: 0, steps, prepared, chains, is_call: false });
         let (stream, last) = (self.clone(), Arc::default());
-        let armed = Mutex::default();
-        Ok(Program { stream, name, id, launch, preemption, alone, last, calls, resolved, armed })
+        let (armed, is_of_runs) = (Mutex::default(), false);
+        Ok(Program {
+            stream,
+            name,
+            id,
+            launch,
+            preemption,
+            alone,
+            last,
+            calls,
+            resolved,
+            armed,
+            is_of_runs,
+        })
     }
 
     /// Launches a program of this stream's scheduler, in the order of this stream, with the arguments that it has now.
@@ -277,6 +290,18 @@ impl Program {
     /// The program's name.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Has it launched by runs of a pool's tasks alone, which see what becomes of it.
+    pub(crate) fn keep_to_runs(&mut self) {
+        self.is_of_runs = true;
+    }
+
+    fn check_runs(&self) -> Result<(), Error> {
+        match self.is_of_runs {
+            true => Err(Error::Program(ProgramError::OfRuns { program: self.name })),
+            false => Ok(()),
+        }
     }
 
     /// The buffers that it writes; `None` for memory that no buffer has.
@@ -341,6 +366,7 @@ impl Program {
     ///
     /// As for [`Stream::launch_program`].
     pub fn arm(&self) -> Result<(), Error> {
+        self.check_runs()?;
         if lock(&self.armed).as_ref().is_some_and(|last| last.armed.waits()) {
             return Ok(());
         }
@@ -372,6 +398,7 @@ impl Program {
     ///
     /// As for [`Stream::launch_program`].
     pub fn launch(&self) -> Result<Handle<LaunchReport>, Error> {
+        self.check_runs()?;
         // The lock is let go before the core may run.
         let armed = lock(&self.armed).take();
         if let Some(ArmedLaunch { armed, handle }) = armed {
