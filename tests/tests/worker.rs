@@ -64,7 +64,7 @@ fn functions_are_called_in_other_processes() {
 
 #[test]
 fn what_a_worker_does_wrong_is_its_tasks_error() {
-    let pool = pool(1, Workers::program(WORKER).time_limit(Duration::from_millis(500)));
+    let pool = pool(1, Workers::program(WORKER).time_limit(Duration::from_secs(3)));
     let nightly = pool.application(Class::Batch);
     let before = pool.standbys();
     assert!(matches!(failure(&nightly, &call("fails", &[])),

@@ -24,7 +24,7 @@ use crate::vocabulary::BufferId;
 
 /// Time that memory may take to come back after the task that had it has left: operations keep their buffers until the
 /// device needs them no more.
-const RETURN: Duration = Duration::from_millis(100);
+const RETURN: Duration = Duration::from_secs(1);
 
 /// Operations of a run from which on those that are over are looked for with each one.
 const MANY: usize = 64;
