@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -186,15 +186,17 @@ fn what_a_worker_has_started_ends_with_it() {
 fn all_calls_of_a_task_are_stopped() {
     let pool = pool(1, Workers::program(WORKER));
     let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
-    let hangs = Task::new("hangs", |run| {
+    let marks = Marks::new("calls");
+    let folder = marks.text();
+    let hangs = Task::new("hangs", move |run| {
         std::thread::scope(|scope| {
-            let calls = [(); 2].map(|()| scope.spawn(|| run.call("hangs", &[])));
+            let call = || run.call("hangs", folder.as_bytes());
+            let calls = [(); 2].map(|()| scope.spawn(call));
             calls.into_iter().try_for_each(|call| call.join().expect("no panic").map(drop))
         })
     });
     let hangs = nightly.submit(&hangs.opaque()).expect("accepted");
-    // Both are under way by then, or it shows nothing.
-    std::thread::sleep(Duration::from_millis(200));
+    marks.wait_for(2);
     service.submit(&Task::new("user", |_| Ok(()))).and_then(TaskHandle::wait).expect("its place");
     hangs.cancel();
     assert!(matches!(hangs.wait(), Err(Error::Pool(PoolError::Cancelled { .. }))));
@@ -203,20 +205,49 @@ fn all_calls_of_a_task_are_stopped() {
 
 #[test]
 fn workers_end_with_their_application() {
-    let mut application =
-        Command::new(WORKER).arg("application").stdout(Stdio::piped()).spawn().expect("it starts");
+    let marks = Marks::new("application");
+    let mut command = Command::new(WORKER);
+    command.arg("application").arg(marks.text()).stdout(Stdio::piped());
+    let mut application = command.spawn().expect("it starts");
     let mut line = String::new();
     let mut output = BufReader::new(application.stdout.take().expect("piped"));
     output.read_line(&mut line).expect("the number of its worker");
     let worker: u32 = line.trim().parse().expect("a number");
-    // In its function, or on the way there.
-    std::thread::sleep(Duration::from_millis(100));
+    // It is in its function.
+    marks.wait_for(1);
     assert!(runs(worker));
     application.kill().and_then(|()| application.wait()).expect("killed");
     let begin = Instant::now();
     while runs(worker) {
         assert!(begin.elapsed() < Duration::from_secs(20), "worker {worker} goes on");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder where functions that hang leave a file each.
+struct Marks(PathBuf);
+
+impl Marks {
+    fn new(name: &str) -> Marks {
+        let folder = std::env::temp_dir().join(format!("preempt-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Marks(folder)
+    }
+
+    fn text(&self) -> String {
+        self.0.to_str().expect("a path that is text").to_owned()
+    }
+
+    fn wait_for(&self, files: usize) {
+        while std::fs::read_dir(&self.0).expect("the folder").count() < files {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::queue::Queue;
 use crate::work::{Answer, Parameters};
 
-/// Results are awaited for this time.
+/// Time, at most, that results are awaited: many times what the tasks of `run` take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often the queue is asked whether it has tasks left.
+/// Time between two questions to the queue whether it has tasks left.
 const POLL: Duration = Duration::from_millis(100);
 
 /// What was read.

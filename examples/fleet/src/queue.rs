@@ -11,10 +11,11 @@ use futures_util::StreamExt;
 use preempt::pool::Class;
 use serde::Serialize;
 
-/// A task is delivered again when its process has said nothing for this time.
+/// Time without a word of its process after which a task is delivered again: how long a lost task waits, against how long a
+/// process may be late.
 const ACK_WAIT: Duration = Duration::from_secs(2);
 
-/// How often a process says that a task is under way; several times within [`ACK_WAIT`], so that one may be late.
+/// Time between two words of a process that a task is under way; a quarter of [`ACK_WAIT`], so that some may be lost.
 pub const PROGRESS: Duration = Duration::from_millis(500);
 
 /// A task that ends each of its processes must not end them for ever.
@@ -23,10 +24,10 @@ const MOST_DELIVERIES: i64 = 10;
 /// Tasks of one class under way in all processes.
 const MOST_UNDER_WAY: i64 = 64;
 
-/// How long a second message of an id is dropped; longer than all deliveries of a task take.
+/// Time for which a second message of an id is dropped; longer than all deliveries of a task take.
 const WINDOW: Duration = Duration::from_secs(600);
 
-/// How long a process waits for a task before it asks again.
+/// Time, at most, that one question for a task stays with the server.
 const PULL: Duration = Duration::from_secs(5);
 
 /// The subject of results, and the name of their stream.

@@ -21,7 +21,7 @@ use crate::work::{Answer, Parameters};
 /// Devices of the pool.
 const DEVICES: usize = 2;
 
-/// Tasks of one class that a process takes at once: one for each device, and one that is there when that has ended.
+/// Tasks of one class that a process takes at once: one runs on each device, and another waits to follow it.
 const ROOM: usize = 2 * DEVICES;
 
 struct Server {

@@ -101,7 +101,7 @@ pub enum Error {
     /// A pool that cannot be built, a task that it does not take, or how a task ended that gave no result.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A worker process that cannot be had, or a call of one that gave nothing.
+    /// Why a worker process cannot be started, or how its call failed.
     #[cfg(target_os = "linux")]
     #[error(transparent)]
     Worker(#[from] WorkerError),

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A worker process that cannot be had, or a call of one that gave nothing.
+/// Why a worker process cannot be started, or how its call failed.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
@@ -11,7 +11,7 @@ pub enum WorkerError {
          program with `Workers::program`"
     )]
     NotServed,
-    /// The program cannot be started, or talked to.
+    /// The program cannot be started.
     #[error(
         "the worker `{program}` cannot be started: {source}; name a program that is there and may be run"
     )]

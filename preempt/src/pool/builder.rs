@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::dispatch::{PoolPolicy, Rules, Totals};
+use super::dispatch::{PoolPolicy, PoolStats, Rules};
 use super::policy::UserFacingFirst;
 use super::runtime::Inner;
 use super::task::Application;
@@ -33,8 +32,7 @@ use crate::worker::{Standbys, Workers, start_all};
 /// #         unsafe { out.write(i, 2 * x[i]) }
 /// #     }
 /// # }
-/// use std::time::Duration;
-///
+/// ///
 /// use preempt::Device;
 /// use preempt::pool::{Class, Elastic, Pool, Task};
 ///
@@ -108,17 +106,14 @@ impl Pool {
         self.closer.schedulers.get(device)
     }
 
-    /// Waits until no task is there, of any application: each one that was submitted has its result. Where tasks keep coming,
-    /// that may be never.
+    /// Waits until all submitted tasks have ended, of all applications. Where tasks keep coming, that may be never.
     pub fn synchronize(&self) {
         self.closer.inner.wait_until_idle();
     }
 
     /// What became of the tasks until now.
     pub fn stats(&self) -> PoolStats {
-        let Totals { finished, dropped, yields, revocations, useful, wasted } =
-            self.closer.inner.totals();
-        PoolStats { finished, dropped, yields, revocations, useful, wasted }
+        self.closer.inner.stats()
     }
 
     /// The workers that wait for a task.
@@ -139,24 +134,6 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("devices", &self.devices()).finish_non_exhaustive()
     }
-}
-
-/// What became of a pool's tasks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct PoolStats {
-    /// Tasks that have given a result.
-    pub finished: u64,
-    /// Tasks that gave an error: of their own, or as they were cancelled or given up.
-    pub dropped: u64,
-    /// How often a task yielded.
-    pub yields: u64,
-    /// How often a task was revoked.
-    pub revocations: u64,
-    /// Time that finished tasks had a device for, without what they lost.
-    pub useful: Duration,
-    /// Time that tasks had a device until they were revoked.
-    pub wasted: Duration,
 }
 
 /// Settings of a [`Pool`].

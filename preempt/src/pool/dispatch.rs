@@ -20,7 +20,7 @@ const NEWEST: f64 = 0.125;
 pub(crate) struct TaskNumber(u32);
 
 impl TaskNumber {
-    /// Numbers are given again, so no two tasks that are not over have the same.
+    /// Numbers are given again. No two tasks that are not over have the same.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -69,17 +69,21 @@ impl Rules {
     }
 }
 
-/// Running times so far.
+/// What became of a pool's tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Totals {
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Tasks that have given a result.
     pub finished: u64,
-    /// Tasks that ended otherwise: withdrawn or given up.
+    /// Tasks that gave an error: of their own, or as they were cancelled or given up.
     pub dropped: u64,
+    /// How often a task yielded.
     pub yields: u64,
+    /// How often a task was revoked.
     pub revocations: u64,
-    /// Of tasks that have finished, without what they lost.
+    /// Time that finished tasks had a device for, without what they lost.
     pub useful: Duration,
-    /// Of tasks that were revoked, until then.
+    /// Time that tasks had a device until they were revoked.
     pub wasted: Duration,
 }
 
@@ -202,7 +206,7 @@ struct State {
     waiting: [BTreeSet<(u64, TaskNumber)>; 2],
     counts: [Count; 2],
     ages: u64,
-    totals: Totals,
+    stats: PoolStats,
 }
 
 /// The tasks of a pool and its policy.
@@ -228,7 +232,7 @@ impl Dispatcher {
             waiting: Default::default(),
             counts: Default::default(),
             ages: 0,
-            totals: Totals::default(),
+            stats: PoolStats::default(),
         };
         Dispatcher { state, policy }
     }
@@ -297,10 +301,10 @@ impl Dispatcher {
         state.free.push(number);
         let application = &mut state.applications[task.application.index()];
         if end == End::Finished {
-            state.totals.finished += 1;
-            state.totals.useful += task.ran;
+            state.stats.finished += 1;
+            state.stats.useful += task.ran;
         } else {
-            state.totals.dropped += 1;
+            state.stats.dropped += 1;
         }
         if place == Place::Held {
             application.held.retain(|held| *held != number);
@@ -326,7 +330,7 @@ impl Dispatcher {
     pub fn yielded(&mut self, now: Duration, number: TaskNumber) {
         let state = &mut self.state;
         let Some(Place::Running(device)) = state.take_off(now, number) else { return };
-        state.totals.yields += 1;
+        state.stats.yields += 1;
         if let Some(task) = &mut state.tasks[number.index()] {
             task.yields += 1;
         }
@@ -345,8 +349,8 @@ impl Dispatcher {
         else {
             return;
         };
-        state.totals.revocations += 1;
-        state.totals.wasted += std::mem::take(&mut task.ran);
+        state.stats.revocations += 1;
+        state.stats.wasted += std::mem::take(&mut task.ran);
         task.revocations += 1;
         let class = state.applications[task.application.index()].class;
         state.waiting[class as usize].insert((task.age, number));
@@ -412,8 +416,8 @@ impl Dispatcher {
         self.policy.wake().filter(|_| is_busy)
     }
 
-    pub fn totals(&self) -> Totals {
-        self.state.totals
+    pub fn stats(&self) -> PoolStats {
+        self.state.stats
     }
 }
 

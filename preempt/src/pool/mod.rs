@@ -51,10 +51,10 @@ mod runtime;
 mod task;
 mod terms;
 
-pub use builder::{Pool, PoolBuilder, PoolStats};
-pub(crate) use dispatch::{Dispatcher, End, Order, Past, Rules, TaskNumber, Totals};
+pub use builder::{Pool, PoolBuilder};
+pub(crate) use dispatch::{Dispatcher, End, Order, Past, Rules, TaskNumber};
 #[doc(inline)]
-pub use dispatch::{PoolPlan, PoolPolicy, Victim};
+pub use dispatch::{PoolPlan, PoolPolicy, PoolStats, Victim};
 pub use policy::{Elastic, FirstCome, UserFacingFirst};
 pub use resident::{Borrowed, Resident};
 pub use run::Run;

@@ -126,23 +126,24 @@ impl Progress {
             // It stays there meanwhile, for `revoke`.
             let first = lock(&self.state).handles.first().map(Handle::untyped);
             let Some(handle) = first else { break };
-            self.note(&handle.wait().err());
+            if let Err(error) = handle.wait() {
+                self.note(error);
+            }
             drop(lock(&self.state).handles.remove(0));
         }
         let mut state = lock(&self.state);
         Ended { is_cut: state.is_cut, error: state.error.take() }
     }
 
-    fn note(&self, error: &Option<Error>) {
-        let Some(error) = error else { return };
+    fn note(&self, error: Error) {
         let mut state = lock(&self.state);
-        let rank = rank(error);
+        let rank = rank(&error);
         if state.is_revoked
             && (rank == 0 || matches!(error, Error::Launch(LaunchError::Cancelled { .. })))
         {
             state.is_cut = true;
         } else if state.error.as_ref().is_none_or(|known| self::rank(known) < rank) {
-            state.error = Some(error.clone());
+            state.error = Some(error);
         }
     }
 }
@@ -244,12 +245,8 @@ impl Run {
         self.check()?;
         let handle = self.stream.download(from)?;
         self.keep(handle.untyped())?;
-        handle.wait().inspect_err(|error| self.progress.note(&Some(error.clone()))).map_err(
-            |error| match lock(&self.progress.state).is_revoked {
-                true => self.revoked(),
-                false => error,
-            },
-        )
+        // What came of it is noted with the other operations, at the latest at the end.
+        handle.wait().map_err(|error| self.check().err().unwrap_or(error))
     }
 
     /// Records a program on this run's device, as [`Stream::program`] does. [`launch_program`](Run::launch_program) launches it,
@@ -416,7 +413,8 @@ impl Run {
             }
             state.handles.extract_if(.., |handle| handle.is_done()).collect()
         };
-        over.iter().for_each(|handle: &Handle<()>| self.progress.note(&handle.wait().err()));
+        let errors = over.iter().filter_map(|handle: &Handle<()>| handle.wait().err());
+        errors.for_each(|error| self.progress.note(error));
         Ok(())
     }
 
@@ -475,7 +473,7 @@ mod tests {
             [panicked().into(), input_lost().into(), lost().into()],
         ] {
             let progress = Progress::default();
-            errors.into_iter().for_each(|error| progress.note(&Some(error)));
+            errors.into_iter().for_each(|error| progress.note(error));
             let Ended { is_cut, error } = progress.end();
             let is_panic = |error| {
                 matches!(
@@ -495,7 +493,7 @@ mod tests {
             LaunchError::Cancelled { done: 1, tasks: 2 },
             LaunchError::InputLost { kernel: "cancelled" },
         ] {
-            progress.note(&Some(error.into()));
+            progress.note(error.into());
         }
         let Ended { is_cut, error } = progress.end();
         assert!(is_cut && error.is_none());

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::dispatch::{
-    ApplicationNumber, Dispatcher, End, Order, PoolPolicy, Rules, TaskNumber, Totals,
+    ApplicationNumber, Dispatcher, End, Order, PoolPolicy, PoolStats, Rules, TaskNumber,
 };
 use super::policy::FirstCome;
 use super::resident::{Evict, Place};
@@ -192,8 +192,8 @@ impl Inner {
         self.workers.get(device)
     }
 
-    pub fn totals(&self) -> Totals {
-        lock(&self.state).dispatcher.totals()
+    pub fn stats(&self) -> PoolStats {
+        lock(&self.state).dispatcher.stats()
     }
 
     pub fn policy_error(&self) -> Option<Error> {

@@ -134,6 +134,7 @@ impl Functions {
     ///
     /// It is the first thing that `main` does: what comes before is done in each worker.
     pub fn serve_if_worker(self) {
+        // Relaxed, here and where it is read: the flag alone counts, and no other memory goes with it.
         BEGAN.store(true, Ordering::Relaxed);
         if env::var_os(VARIABLE).is_none() {
             return;
@@ -197,8 +198,8 @@ fn greeted() -> Option<(OwnedFd, usize)> {
     if hello.kind != Kind::Hello {
         return None;
     }
-    // A worker from here on: an error must not have it go on as the application.
-    // What reads its standard input finds nothing there.
+    // It is a worker from here on: an error must not have it go on as the application. Code that reads the standard input finds
+    // nothing there.
     let nothing = std::fs::File::open("/dev/null");
     let is_closed = nothing.is_ok_and(|nothing| rustix::stdio::dup2_stdin(&nothing).is_ok());
     if !is_closed || wire::send(socket.as_fd(), &hello).is_err() {

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .add("panics", |_| panic!("on purpose"))
         .add("dies", |_| process::abort())
         .add("leaves", |_| process::exit(3))
-        .add("hangs", |_| hang())
+        .add("hangs", |job| mark_and_hang(job))
         .add("babbles", |_| babble())
         .add("starts", |_| start())
         .warm(|device| Ok(1000 + device as u64))
@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let pool = Pool::builder().device(device).workers(Workers::this_program()?).build()?;
             let [standby] = pool.standbys()[..] else { return Err("one stands by".into()) };
             println!("{}", standby.process);
-            let task = Task::new("hangs", |run| run.call("hangs", &[])).opaque();
+            let marks = std::env::args().nth(2).unwrap_or_default();
+            let task = Task::new("hangs", move |run| run.call("hangs", marks.as_bytes())).opaque();
             pool.application(Class::Batch).submit(&task)?.wait()?;
         }
         _ => println!("no worker"),
@@ -45,6 +46,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn sum(job: &Job) -> Given {
     let sum: u64 = job.input.iter().map(|&byte| u64::from(byte)).sum();
     Ok(sum.to_le_bytes().to_vec())
+}
+
+/// Leaves a file in the folder that the input names, if it names one, and hangs.
+fn mark_and_hang(job: &Job) -> Given {
+    if !job.input.is_empty() {
+        let folder = std::str::from_utf8(&job.input)?;
+        std::fs::File::create(std::path::Path::new(folder).join(process::id().to_string()))?;
+    }
+    hang()
 }
 
 fn hang() -> ! {

@@ -39,7 +39,7 @@ fn a_batch_task_yields_to_a_user_facing_one_and_goes_on() {
     let past = Past { since: Duration::ZERO, ran: 18 * MS, yields: 1, revocations: 0 };
     assert_eq!(pool.ended(20 * MS, long, End::Finished), Some(past));
     let useful = 20 * MS;
-    assert_eq!(pool.totals(), Totals { finished: 2, yields: 1, useful, ..Totals::default() });
+    assert_eq!(pool.stats(), PoolStats { finished: 2, yields: 1, useful, ..PoolStats::default() });
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_task_that_is_revoked_starts_anew_ahead_of_younger_ones_and_not_for_ever() {
     assert_eq!(orders(&mut pool, 31 * MS), [], "it was revoked three times");
     let past = Past { since: Duration::ZERO, ran: 10 * MS, yields: 0, revocations: 3 };
     assert_eq!(pool.ended(40 * MS, long, End::Finished), Some(past));
-    let Totals { revocations, wasted, .. } = pool.totals();
+    let PoolStats { revocations, wasted, .. } = pool.stats();
     assert_eq!((revocations, wasted), (3, 3 * MS));
     assert!(matches!(orders(&mut pool, 40 * MS)[..], [Order::Start { task, .. }] if task != next));
 }
@@ -131,7 +131,7 @@ fn a_task_that_has_yielded_gives_up_its_memory_to_the_one_that_runs() {
     assert!(!pool.make_room(short, &mut asked), "nothing is left to be given up");
     pool.ended(13 * MS, short, End::Finished);
     assert_eq!(orders(&mut pool, 13 * MS), [Order::Start { task: long, device: 0 }]);
-    assert_eq!(pool.totals().wasted, 10 * MS);
+    assert_eq!(pool.stats().wasted, 10 * MS);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_closed_application_is_forgotten_with_its_last_task() {
     assert_ne!(pool.application(Class::Batch), first, "a task of it runs");
     pool.ended(2 * MS, tasks[0], End::Finished);
     assert_eq!(pool.application(Class::UserFacing), first);
-    let Totals { finished, dropped, .. } = pool.totals();
+    let PoolStats { finished, dropped, .. } = pool.stats();
     assert_eq!((finished, dropped), (1, 2));
 }
 
@@ -403,7 +403,7 @@ proptest! {
             }
             model.follow(&orders(&mut pool, now));
         }
-        let Totals { finished, dropped, .. } = pool.totals();
+        let PoolStats { finished, dropped, .. } = pool.stats();
         prop_assert_eq!((finished + dropped, ended), (submitted, submitted));
         prop_assert!(model.paused.is_empty() && pool.wake().is_none());
     }

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use crate::error::{Error, SimulationError};
 use crate::pool::{
-    Class, Dispatcher, End, OUTSTANDING, Order, Past, PoolPolicy, REVOCATIONS, Rules, Stop,
-    TaskNumber, Totals,
+    Class, Dispatcher, End, OUTSTANDING, Order, Past, PoolPolicy, PoolStats, REVOCATIONS, Rules,
+    Stop, TaskNumber,
 };
 
 mod workload;
@@ -130,7 +130,7 @@ impl PoolSimulation {
                 given_up("the policy leaves tasks where they are: see that it starts all").into()
             );
         }
-        Ok(PoolResults { totals: run.pool.totals(), ..run.results })
+        Ok(PoolResults { stats: run.pool.stats(), ..run.results })
     }
 }
 
@@ -280,7 +280,7 @@ pub struct PoolResults {
     busy: Duration,
     responses: Vec<Duration>,
     batch_jobs: Vec<Duration>,
-    totals: Totals,
+    stats: PoolStats,
 }
 
 impl PoolResults {
@@ -302,17 +302,17 @@ impl PoolResults {
 
     /// How often a task yielded.
     pub fn yields(&self) -> u64 {
-        self.totals.yields
+        self.stats.yields
     }
 
     /// How often a task was revoked.
     pub fn revocations(&self) -> u64 {
-        self.totals.revocations
+        self.stats.revocations
     }
 
     /// What revoked tasks had run for, by what all tasks ran for that ended.
     pub fn wasted(&self) -> f64 {
-        let Totals { useful, wasted, .. } = self.totals;
+        let PoolStats { useful, wasted, .. } = self.stats;
         wasted.as_secs_f64() / useful.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
