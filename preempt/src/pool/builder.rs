@@ -33,6 +33,8 @@ use crate::worker::{Standbys, Workers, start_all};
 /// #     }
 /// # }
 /// ///
+/// use std::time::Duration;
+///
 /// use preempt::Device;
 /// use preempt::pool::{Class, Elastic, Pool, Task};
 ///
