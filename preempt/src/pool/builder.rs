@@ -32,7 +32,6 @@ use crate::worker::{Standbys, Workers, start_all};
 /// #         unsafe { out.write(i, 2 * x[i]) }
 /// #     }
 /// # }
-/// ///
 /// use std::time::Duration;
 ///
 /// use preempt::Device;
