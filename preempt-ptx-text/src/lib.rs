@@ -12,6 +12,7 @@ mod lex;
 mod panics;
 mod reader;
 mod select;
+mod sm_numbers;
 mod text;
 mod transform;
 mod tree;
@@ -29,6 +30,8 @@ pub use panics::{
 };
 pub use reader::{PtxError, read};
 pub use select::{EntryShape, LaunchNeed};
+#[doc(hidden)]
+pub use sm_numbers::{MOST_SM_NUMBERS, SM_NUMBERS, with_sm_numbers};
 #[doc(hidden)]
 pub use text::{
     EARLY_CAPABILITY, Function, Functions, Kernel, blanked, block_threads, bound_registers,

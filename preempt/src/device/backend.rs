@@ -16,7 +16,7 @@ use super::control::{ControlSource, Grid, PlainGrid};
 use super::news::Mark;
 use super::program::{Chains, ProgramLaunch, Step};
 use super::rows::Rows;
-use super::{Footprint, FormFootprint, MemoryInfo};
+use super::{Footprint, FormFootprint, MemoryInfo, News, Properties};
 use crate::error::{CodeError, DeviceError, Error};
 use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
@@ -28,6 +28,13 @@ pub(crate) trait Backend: Send + Sync {
     /// queues hold no word of the previous scheduler. Reserves so many bytes for block-tasks that blocks leave at
     /// checkpoints, if a kernel has one and the device keeps them in its memory. Nothing is in flight. May block.
     fn load(&self, code: &[DeviceCode], path: SignalPath, save_bytes: usize) -> Result<(), Error>;
+
+    /// Makes this number of equal parts, with an equal share of the memory each. What is put on one stays there. No scheduler
+    /// has the device, and none has it while a part lives. May block.
+    fn split(&self, properties: &Properties, parts: u32) -> Result<Vec<Piece>, Error> {
+        let reason = format!("{} has no parts", properties.name).into();
+        Err(Error::Device(DeviceError::NotSplit { parts, reason }))
+    }
 
     /// Loads a module of another compiler, and makes its kernels launchable until the next [`load`](Backend::load). Nothing is
     /// in flight. May block.
@@ -193,6 +200,15 @@ pub(crate) trait Backend: Send + Sync {
     fn streams(&self) -> Result<&dyn ForeignStreams, Error> {
         Err(Error::Device(DeviceError::NoContext))
     }
+}
+
+/// What a device is made of.
+pub(crate) struct Piece {
+    pub backend: Arc<dyn Backend>,
+    pub properties: Properties,
+    pub capabilities: Capabilities,
+    /// To which the back end announces.
+    pub news: Arc<News>,
 }
 
 /// A gate in a queue, told from those before it there by its ticket.

@@ -128,7 +128,7 @@ pub(crate) use backend::{
     OwnedCopy, Owner,
 };
 use backend::{
-    Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Place,
+    Capabilities, DeviceMemory, DeviceReport, ForeignMemory, KernelPanic, Loss, Piece, Place,
     spares_a_place,
 };
 pub use backend::{RawStream, SignalPath};
@@ -163,10 +163,23 @@ pub(crate) struct DeviceInner {
     pub allocations: Arc<Allocations>,
     /// Tells buffers of one device from those of another.
     pub id: u64,
-    /// Whether a scheduler has the device.
+    /// Whether a scheduler has the device, or its parts.
     taken: AtomicBool,
+    /// Whether the parts have it, or had it last.
+    is_split: AtomicBool,
     /// The device's last scheduler; the layer above knows its type.
     pub scheduler: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
+    /// The device that it is a part of. The last field, so that the part is gone when it is given back.
+    whole: Option<Arc<Whole>>,
+}
+
+/// A device that was split. It is given back when its last part is dropped.
+struct Whole(Device);
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
 }
 
 /// The properties of a device.
@@ -271,21 +284,8 @@ impl Device {
                 max_sms: MAX_SMS,
             }));
         }
-        let properties = Properties {
-            name: format!("CPU device, SMs: {sms}, blocks per SM: {blocks_per_sm}"),
-            compute_capability: None,
-            clock_khz: cpu::CAPABILITIES.clock,
-            sms,
-            blocks_per_sm,
-            threads_per_sm: 2048,
-            shared_per_sm: 228 << 10,
-            shared_per_block: 227 << 10,
-            driver: None,
-        };
-        let news = Arc::<News>::default();
-        let memory = (memory, has_peers);
-        let backend = Arc::new(cpu::CpuDevice::new(&properties, memory, news.clone())?);
-        Ok(Device::new(backend, properties, cpu::CAPABILITIES, news))
+        let properties = cpu::properties(sms, blocks_per_sm);
+        Ok(Device::new(cpu::piece(properties, memory, has_peers)?, None))
     }
 
     /// The `ordinal`th NVIDIA GPU, as CUDA counts them (`CUDA_VISIBLE_DEVICES` hides some and orders
@@ -403,17 +403,58 @@ impl Device {
         self.inner.backend.memory().reads(peer.inner.backend.memory().place())
     }
 
-    /// A device whose back end announces to `news`.
-    fn new(
-        backend: Arc<dyn Backend>,
-        properties: Properties,
-        capabilities: Capabilities,
-        news: Arc<News>,
-    ) -> Device {
+    /// Splits the device into this number of equal parts, each a device of its own: with its own scheduler and policy, with
+    /// its own part of the SMs, and with an equal share of the memory. Until the last of the parts is dropped, the whole device
+    /// has no scheduler.
+    ///
+    /// What is launched on a part stays on its SMs, also plain grids, programs and opaque work of other libraries. On a GPU,
+    /// parts are CUDA's green contexts, which come in steps of SMs (8 on an H200, which makes four parts of 32 of its 132);
+    /// SMs that are left over are not used. Of two parts, one does not delay the other's launches, but both use the same
+    /// caches, memory and copy engines. A fault in a kernel ends all of them. Streams, events and memory of other libraries
+    /// belong to the whole device, and are refused on a part.
+    ///
+    /// Ask for the parts' schedulers together: to build one on a GPU waits for kernels of the others.
+    ///
+    /// ```
+    /// use preempt::{CpuLayout, Device, Scheduler};
+    ///
+    /// let device = Device::cpu_with(CpuLayout::sms(4).memory(1 << 20))?;
+    /// let parts = device.split(2)?;
+    /// for part in &parts {
+    ///     assert_eq!((part.properties().sms, part.memory()?.total), (2, 1 << 19));
+    ///     let scheduler = Scheduler::builder().device(part.clone()).build()?;
+    /// #   let _ = scheduler;
+    /// }
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::NotSplit`] for more parts than the device makes or has hardware queues for, and for a part;
+    /// [`DeviceError::Taken`] or [`DeviceError::Split`] while it has a scheduler or parts; as [`Device::cuda`].
+    pub fn split(&self, parts: u32) -> Result<Vec<Device>, Error> {
+        if self.inner.whole.is_some() {
+            let reason = "it is a part already: split the whole device into more".into();
+            return Err(Error::Device(DeviceError::NotSplit { parts, reason }));
+        }
+        self.take()?;
+        let whole = Arc::new(Whole(self.clone()));
+        let pieces = self.inner.backend.split(&self.inner.properties, parts)?;
+        // Relaxed: it says no more than how an error is worded.
+        self.inner.is_split.store(true, Ordering::Relaxed);
+        Ok(pieces.into_iter().map(|piece| Device::new(piece, Some(whole.clone()))).collect())
+    }
+
+    /// The device that this is a [part](Device::split) of, if it is one.
+    pub fn whole(&self) -> Option<&Device> {
+        self.inner.whole.as_deref().map(|Whole(whole)| whole)
+    }
+
+    fn new(piece: Piece, whole: Option<Arc<Whole>>) -> Device {
         // Relaxed below: only the number counts.
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let taken = AtomicBool::new(false);
+        let Piece { backend, properties, capabilities, news } = piece;
         Device {
             inner: Arc::new(DeviceInner {
                 backend,
@@ -422,8 +463,10 @@ impl Device {
                 news,
                 allocations: Arc::default(),
                 id,
-                taken,
+                taken: AtomicBool::new(false),
+                is_split: AtomicBool::new(false),
                 scheduler: Mutex::new(None),
+                whole,
             }),
         }
     }
@@ -458,8 +501,14 @@ impl Device {
     // Acquire, with the release in `give_back`: what the last scheduler did to the device is done.
     pub(crate) fn take(&self) -> Result<(), Error> {
         match self.inner.taken.swap(true, Ordering::Acquire) {
+            true if self.inner.is_split.load(Ordering::Relaxed) => {
+                Err(Error::Device(DeviceError::Split))
+            }
             true => Err(Error::Device(DeviceError::Taken)),
-            false => Ok(()),
+            false => {
+                self.inner.is_split.store(false, Ordering::Relaxed);
+                Ok(())
+            }
         }
     }
 

@@ -85,6 +85,17 @@ pub enum DeviceError {
          schedulers cannot order each other's launches"
     )]
     Taken,
+    /// A scheduler on a device that was split.
+    #[error("the device is split; build schedulers on its parts, or drop all of these first")]
+    Split,
+    /// A device that cannot be split so.
+    #[error("the device cannot be split into {parts}: {reason}")]
+    NotSplit {
+        /// The number of parts asked for.
+        parts: u32,
+        /// Why not, and what to do.
+        reason: Arc<str>,
+    },
     /// The device is lost to this process, with everything that was on it.
     #[error(
         "the GPU's context is lost: {message}; nothing runs on it any more, and what was in its \

@@ -17,17 +17,36 @@ pub const KERNELS: preempt::Module = preempt::include_kernels!("preempt_test_ker
 pub const RUST_CUDA_KERNELS: preempt::Module =
     preempt::include_kernels!("preempt_rust_cuda_kernels");
 
-/// Whether tests run on the first GPU: with `PREEMPT_TEST_DEVICE=cuda` in the environment. They run one at a time then.
+/// The first GPU, or a quarter of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gpu {
+    Whole,
+    Part,
+}
+
+/// By `PREEMPT_TEST_DEVICE` in the environment, which is `cuda` or `part`.
+fn gpu() -> Option<Gpu> {
+    let device = std::env::var_os("PREEMPT_TEST_DEVICE")?;
+    [("cuda", Gpu::Whole), ("part", Gpu::Part)]
+        .into_iter()
+        .find(|(name, _)| device == *name)
+        .map(|(_, gpu)| gpu)
+}
+
+/// Whether tests run on the first GPU: with `PREEMPT_TEST_DEVICE=cuda` in the environment, or with `part` on a part of it. They
+/// run one at a time then.
 pub fn on_gpu() -> bool {
-    std::env::var_os("PREEMPT_TEST_DEVICE").is_some_and(|device| device == "cuda")
+    gpu().is_some()
 }
 
 /// The device that tests run on: the first GPU if they are [told to](on_gpu), and an emulated one with this layout
 /// otherwise.
 pub fn device(emulated: CpuLayout) -> Device {
-    match on_gpu() {
-        true => Device::cuda(0).expect("a GPU"),
-        false => Device::cpu_with(emulated).expect("a device"),
+    let whole = || Device::cuda(0).expect("a GPU");
+    match gpu() {
+        None => Device::cpu_with(emulated).expect("a device"),
+        Some(Gpu::Whole) => whole(),
+        Some(Gpu::Part) => whole().split(4).expect("parts").swap_remove(1),
     }
 }
 

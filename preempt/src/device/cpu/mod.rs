@@ -22,10 +22,10 @@ use super::control::{ControlSource, Grid, HostWords, PlainGrid};
 use super::rows::copy_rows;
 use super::{
     Backend, Capabilities, Copy, DeviceMemory, DeviceReport, Gate, KernelLaunch, Mark, News,
-    Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream, SignalPath, Step,
-    lock,
+    Occupancy, OpaqueWork, Owner, Piece, Place, ProgramLaunch, Properties, RawStream, SignalPath,
+    Step, lock,
 };
-use crate::error::{CodeError, Error};
+use crate::error::{CodeError, DeviceError, Error};
 use crate::foreign::Foreign;
 use crate::module::DeviceCode;
 use crate::sync::mpsc::{Sender, channel};
@@ -52,10 +52,38 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     costs: Costs::h200(),
 };
 
+/// A device of this size.
+pub(super) fn properties(sms: u32, blocks_per_sm: u32) -> Properties {
+    Properties {
+        name: format!("CPU device, SMs: {sms}, blocks per SM: {blocks_per_sm}"),
+        compute_capability: None,
+        clock_khz: CAPABILITIES.clock,
+        sms,
+        blocks_per_sm,
+        threads_per_sm: 2048,
+        shared_per_sm: 228 << 10,
+        shared_per_block: 227 << 10,
+        driver: None,
+    }
+}
+
+/// A device with these properties, whose buffers have so many bytes at most.
+pub(super) fn piece(
+    properties: Properties,
+    memory: Option<usize>,
+    has_peers: bool,
+) -> Result<Piece, Error> {
+    let news = Arc::<News>::default();
+    let backend = Arc::new(CpuDevice::new(&properties, (memory, has_peers), news.clone())?);
+    Ok(Piece { backend, properties, capabilities: CAPABILITIES, news })
+}
+
 pub(super) struct CpuDevice {
     shared: Arc<Shared>,
     limits: Properties,
     memory: Memory,
+    /// As the device was made.
+    layout: (Option<usize>, bool),
     /// To the thread that copies.
     copies: Mutex<Sender<(OpKey, Copy)>>,
 }
@@ -121,6 +149,7 @@ impl CpuDevice {
             shared,
             limits: properties.clone(),
             memory: Memory::new(memory, if has_peers { Place::HOST } else { Place::new() }),
+            layout: (memory, has_peers),
             copies: Mutex::new(copies),
         })
     }
@@ -214,6 +243,21 @@ impl Backend for CpuDevice {
 
     fn memory(&self) -> &dyn DeviceMemory {
         &self.memory
+    }
+
+    fn split(&self, properties: &Properties, parts: u32) -> Result<Vec<Piece>, Error> {
+        let (memory, has_peers) = self.layout;
+        let &Properties { sms, blocks_per_sm, ref name, .. } = properties;
+        if parts == 0 || parts > sms {
+            let reason = format!("its {sms} SMs make 1 to {sms} parts").into();
+            return Err(Error::Device(DeviceError::NotSplit { parts, reason }));
+        }
+        let part = |part: u32| {
+            let name = format!("{name}, part {} of {parts}", part + 1);
+            let properties = Properties { name, ..self::properties(sms / parts, blocks_per_sm) };
+            piece(properties, memory.map(|bytes| bytes / parts as usize), has_peers)
+        };
+        (0..parts).map(part).collect()
     }
 
     unsafe fn launch(

@@ -22,7 +22,7 @@ use crate::device::control::{ControlSource, Grid, HostWords, PlainGrid};
 use crate::device::rows::copy_rows;
 use crate::device::{
     Backend, Capabilities, Copy, Device, DeviceMemory, DeviceReport, Gate, KernelLaunch, Loss,
-    Mark, News, Occupancy, OpaqueWork, Owner, Place, ProgramLaunch, Properties, RawStream,
+    Mark, News, Occupancy, OpaqueWork, Owner, Piece, Place, ProgramLaunch, Properties, RawStream,
     SignalPath, Step, lock,
 };
 use crate::error::{DeviceError, Error};
@@ -111,7 +111,8 @@ impl Model {
         let costs = Costs::h200();
         let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, costs };
         let backend = Arc::new(model.clone());
-        (Device::new(backend, properties, capabilities, model.news.clone()), model)
+        let news = model.news.clone();
+        (Device::new(Piece { backend, properties, capabilities, news }, None), model)
     }
 
     /// Loses the device, with everything on it.

@@ -1,8 +1,8 @@
 //! The contract of `device`, on a GPU.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use preempt_device::abi::{Cohort, Signal};
@@ -15,8 +15,8 @@ use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
 use crate::device::{
     Backend, Chains, Contents, Copy, DeviceMemory, DeviceReport, Footprint, ForeignMemory,
-    ForeignStreams, Gate, KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Place,
-    ProgramLaunch, SignalPath, Step, spares_a_place,
+    ForeignStreams, Gate, KernelLaunch, Mark, MemoryInfo, Occupancy, OpaqueWork, Owner, Piece,
+    Place, ProgramLaunch, Properties, SignalPath, Step, spares_a_place,
 };
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::foreign::ForeignModule;
@@ -38,8 +38,16 @@ impl Backend for CudaDevice {
         self.queues.reset(zeroing)?;
         self.gates.reset(zeroing)?;
         self.control_blocks.reset()?;
-        self.proxy.set_path(path);
+        self.proxy.set_path(match path {
+            // The driver's calls that wait for a GPU wait for its proxies, and those of other parts follow each other.
+            SignalPath::Auto if context.part().is_some() => SignalPath::StreamWrite,
+            path => path,
+        });
         Ok(())
+    }
+
+    fn split(&self, _properties: &Properties, parts: u32) -> Result<Vec<Piece>, Error> {
+        super::split(self, parts)
     }
 
     fn load_foreign(&self, module: &ForeignModule) -> Result<(), Error> {
@@ -122,7 +130,7 @@ impl Backend for CudaDevice {
     fn rest(&self) {
         self.proxy.rest();
         // Copies and opaque work may run on; to free memory the driver may wait for these.
-        if !self.something_runs() {
+        if !self.gpu_runs() {
             self.unused_graphs.destroy();
         }
     }
@@ -299,7 +307,7 @@ impl DeviceMemory for CudaDevice {
             Contents::Zeros => Zeroing::ByKernel,
         };
         let address = match self.pool.allocate(bytes, zeroing) {
-            Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !something_runs => {
+            Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !self.gpu_runs() => {
                 // Freed memory may be in pieces that are too small.
                 self.pool.trim()?;
                 self.pool.allocate(bytes, zeroing)?
@@ -363,6 +371,14 @@ impl CudaDevice {
     /// Whether kernels may hold the SMs, so that a kernel of the driver's might wait for them.
     pub(super) fn something_runs(&self) -> bool {
         self.shared.watch.has_pending() || self.opaque.has_under_way()
+    }
+
+    /// As [`something_runs`](CudaDevice::something_runs), on any part of the GPU that this is a part of: some calls of the
+    /// driver wait for all of it.
+    fn gpu_runs(&self) -> bool {
+        let parts = self.parts.get().into_iter().flat_map(|parts| parts.iter());
+        let others = parts.filter_map(Weak::upgrade).any(|part| part.something_runs());
+        others || self.something_runs()
     }
 
     /// Asks the driver about everything that is in flight. The driver reports a fault when it is asked, and the context

@@ -1,14 +1,15 @@
 //! Device code, compiled by the driver and loaded as a whole.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUjit_option;
-use preempt_ptx_text::PANIC_VARIABLE;
+use preempt_ptx_text::{PANIC_VARIABLE, SM_NUMBERS, with_sm_numbers};
 
 use super::context::{Context, call};
 use super::driver::{FunctionAttribute, RawFunction, RawModule};
+use super::parts::Part;
 use crate::error::{CodeError, DeviceError, Error};
 
 /// Bytes for the messages of the driver's compiler about code that it refuses.
@@ -42,7 +43,17 @@ impl Code {
         let refused = |message: String| {
             Error::Code(CodeError::NotLoaded { module: name.into(), message: message.into() })
         };
-        let text = CString::new(ptx).map_err(|_| refused("it has a zero byte".into()))?;
+        let numbers = context.part().and_then(Part::numbers);
+        let numbered = match numbers {
+            Some(_) => with_sm_numbers(ptx).map_err(|statement| {
+                refused(format!(
+                    "on a part of a GPU, SMs are numbered anew, and this is not known: {statement}"
+                ))
+            })?,
+            None => None,
+        };
+        let text = numbered.as_deref().unwrap_or(ptx);
+        let text = CString::new(text).map_err(|_| refused("it has a zero byte".into()))?;
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
@@ -66,7 +77,13 @@ impl Code {
             )
         };
         match result {
-            Ok(()) => Ok(Code { raw, context: context.clone() }),
+            Ok(()) => {
+                let code = Code { raw, context: context.clone() };
+                if let (Some(numbers), Some(_)) = (numbers, numbered) {
+                    code.write(SM_NUMBERS, numbers)?;
+                }
+                Ok(code)
+            }
             Err(Error::Device(DeviceError::Driver { message, .. })) => {
                 let log = log.split(|byte| *byte == 0).next().unwrap_or_default();
                 let log = String::from_utf8_lossy(log);
@@ -79,24 +96,23 @@ impl Code {
     /// Has panics in the module's kernels written to the record at this address. The context is entered, no kernel of the
     /// module runs, and its PTX has the variable.
     pub fn record_panics(&self, record: u64) -> Result<(), Error> {
+        // It starts with the address.
+        self.write(PANIC_VARIABLE, &[record])
+    }
+
+    /// Writes the first elements of a variable of the module, which nothing uses yet. The context is entered.
+    fn write<T: Copy>(&self, variable: &CStr, elements: &[T]) -> Result<(), Error> {
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: the pointers are valid, and the name ends with a zero.
         unsafe {
             call!(
                 self.context,
-                cuModuleGetGlobal_v2(
-                    &raw mut address,
-                    &raw mut bytes,
-                    self.raw,
-                    PANIC_VARIABLE.as_ptr()
-                )
+                cuModuleGetGlobal_v2(&raw mut address, &raw mut bytes, self.raw, variable.as_ptr())
             )?;
         }
-        // SAFETY: the variable starts with the address, and nothing uses it yet.
-        unsafe {
-            let from = (&raw const record).cast();
-            call!(self.context, cuMemcpyHtoD_v2(address, from, size_of::<u64>()))
-        }
+        let len = size_of_val(elements).min(bytes);
+        // SAFETY: within the variable and the elements, and no kernel of the module runs.
+        unsafe { call!(self.context, cuMemcpyHtoD_v2(address, elements.as_ptr().cast(), len)) }
     }
 
     /// The entry of this name, with everything that the driver would load at its first launch. Beside a kernel that

@@ -1,4 +1,4 @@
-//! The primary context of one GPU: which threads have it current, and whether it still works.
+//! The primary context of one GPU, or one of a part of it: which threads have it current, and whether it still works.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -11,6 +11,7 @@ use super::driver::{
     format_version, is_recoverable,
 };
 use super::panics::PanicRecords;
+use super::parts::Part;
 use crate::device::{Loss, Properties};
 use crate::error::{DeviceError, Error};
 
@@ -24,12 +25,14 @@ macro_rules! call {
 pub(super) use call;
 
 /// The primary context. Applications on the CUDA runtime, `cust` and `cudarc` use it too, so memory of each is valid
-/// for all.
+/// for all. A context of a part shares its memory, and its end.
 #[derive(Debug)]
 pub(super) struct Context {
     driver: &'static Driver,
     device: c_int,
     raw: RawContext,
+    /// The part of the GPU that it is confined to, if it is.
+    part: Option<Part>,
     /// What happened when a kernel, or the hardware, broke the context.
     lost: OnceLock<Loss>,
     /// Records of panics, which say more than the driver. They are in pinned memory, which keeps the context.
@@ -64,7 +67,7 @@ impl Context {
             }
             error => error,
         })?;
-        let (mut device, mut raw) = (0, ptr::null_mut());
+        let mut device = 0;
         let devices = driver.count()?;
         if ordinal >= devices {
             let found = format!("the driver shows {devices}, counted from 0").into();
@@ -73,6 +76,12 @@ impl Context {
         // SAFETY: the pointer is valid.
         let code = unsafe { (driver.functions.cuDeviceGet)(&raw mut device, ordinal as c_int) };
         driver.check("cuDeviceGet", code)?;
+        Context::retain(driver, device)
+    }
+
+    /// Retains the primary context of a GPU.
+    fn retain(driver: &'static Driver, device: c_int) -> Result<Context, Error> {
+        let mut raw = ptr::null_mut();
         // SAFETY: the pointer is valid, and the device exists.
         let code = unsafe { (driver.functions.cuDevicePrimaryCtxRetain)(&raw mut raw, device) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
@@ -80,11 +89,29 @@ impl Context {
             driver,
             device,
             raw,
+            part: None,
             lost: OnceLock::new(),
             panics: OnceLock::new(),
             touching: RwLock::new(()),
             abandoned: AtomicBool::new(false),
         })
+    }
+
+    /// A context of a part of this GPU.
+    pub fn of_part(
+        &self,
+        make: impl FnOnce(&Context) -> Result<Part, Error>,
+    ) -> Result<Context, Error> {
+        let mut context = Context::retain(self.driver, self.device)?;
+        let part = make(&context)?;
+        context.raw = part.context();
+        context.part = Some(part);
+        Ok(context)
+    }
+
+    /// The part of the GPU that it is confined to, if it is.
+    pub fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
     }
 
     pub fn driver(&self) -> &'static Driver {
@@ -224,10 +251,10 @@ impl Context {
         Ok(value.max(0).unsigned_abs())
     }
 
-    /// The properties of the GPU.
+    /// The properties of the GPU, or of its part.
     pub fn properties(&self) -> Result<Properties, Error> {
         use DeviceAttribute::*;
-        Ok(Properties {
+        let properties = Properties {
             name: self.name()?,
             compute_capability: Some((
                 self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -242,6 +269,10 @@ impl Context {
             shared_per_block: self
                 .attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             driver: Some(self.driver_version()?),
+        };
+        Ok(match &self.part {
+            Some(part) => part.properties(properties),
+            None => properties,
         })
     }
 
@@ -274,8 +305,14 @@ fn own_version(file: &str) -> Option<&str> {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.is_freeable() {
-            // SAFETY: retained once, in `new`; everything that was allocated in the context holds it.
+        let is_freeable = self.is_freeable();
+        if let Some(part) = self.part.take()
+            && !is_freeable
+        {
+            std::mem::forget(part);
+        }
+        if is_freeable {
+            // SAFETY: retained once, in `retain`; everything that was allocated in the context holds it.
             unsafe { (self.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
         }
     }

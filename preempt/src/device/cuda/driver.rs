@@ -16,10 +16,11 @@ use super::faults;
 use crate::error::{DeviceError, Error};
 
 pub(super) use sys::{
-    CUcontext as RawContext, CUdevice_attribute as DeviceAttribute, CUdeviceptr as Address,
-    CUevent as RawEvent, CUfunction as RawFunction, CUfunction_attribute as FunctionAttribute,
-    CUgraph as RawGraph, CUgraphExec as RawGraphExec, CUgraphNode as RawNode,
-    CUmemoryPool as RawPool, CUmodule as RawModule, CUstream as RawStream,
+    CUcontext as RawContext, CUdevResource as Resource, CUdevice_attribute as DeviceAttribute,
+    CUdeviceptr as Address, CUevent as RawEvent, CUfunction as RawFunction,
+    CUfunction_attribute as FunctionAttribute, CUgraph as RawGraph, CUgraphExec as RawGraphExec,
+    CUgraphNode as RawNode, CUgreenCtx as RawPart, CUmemoryPool as RawPool, CUmodule as RawModule,
+    CUstream as RawStream,
 };
 
 /// What a driver function returns.
@@ -47,21 +48,21 @@ const OLDEST: i32 = 12_000;
 type Find = fn(&'static str) -> Option<*const c_void>;
 
 macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
-        /// The functions in use, each as the driver's manual describes it.
+    ($(#[$doc:meta])* $Functions:ident: $($name:ident($($argument:ty),*);)*) => {
+        $(#[$doc])*
         #[derive(Debug)]
         #[allow(non_snake_case, reason = "the driver's names")]
-        pub(in crate::device::cuda) struct Functions {
+        pub(in crate::device::cuda) struct $Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> Code,)*
         }
 
         // The signatures are `cudarc`'s, apart from what is returned.
         $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
 
-        impl Functions {
+        impl $Functions {
             /// Looks up all functions; the error is the name of a missing one.
-            fn find(find: Find) -> Result<Functions, &'static str> {
-                Ok(Functions { $($name: {
+            fn find(find: Find) -> Result<$Functions, &'static str> {
+                Ok($Functions { $($name: {
                     let found = find(stringify!($name)).ok_or(stringify!($name))?;
                     // SAFETY: the function of this name has this signature.
                     unsafe {
@@ -74,14 +75,16 @@ macro_rules! functions {
 
             /// Puts a function around each that counts its calls and makes them fail where a test says so.
             #[cfg(feature = "fault-injection")]
-            fn with_faults(self) -> Functions {
-                Functions { $($name: faults::shim!(self.$name, $name, $($argument),*),)* }
+            fn with_faults(self) -> $Functions {
+                $Functions { $($name: faults::shim!(self.$name, $name, $($argument),*),)* }
             }
         }
     };
 }
 
 functions! {
+    /// The functions in use, each as the driver's manual describes it.
+    Functions:
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
     cuDeviceGetCount(*mut c_int);
@@ -171,12 +174,27 @@ functions! {
     cuGraphDestroy(RawGraph);
 }
 
+functions! {
+    /// Those that make parts of a GPU; drivers of CUDA 12.4 and later have them.
+    PartFunctions:
+    cuDeviceGetDevResource(sys::CUdevice, *mut Resource, sys::CUdevResourceType);
+    cuDevSmResourceSplitByCount(
+        *mut Resource, *mut c_uint, *const Resource, *mut Resource, c_uint, c_uint
+    );
+    cuDevResourceGenerateDesc(*mut sys::CUdevResourceDesc, *mut Resource, c_uint);
+    cuGreenCtxCreate(*mut RawPart, sys::CUdevResourceDesc, sys::CUdevice, c_uint);
+    cuGreenCtxDestroy(RawPart);
+    cuCtxFromGreenCtx(*mut RawContext, RawPart);
+}
+
 /// The driver library.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub functions: Functions,
     /// Loads a function that would be loaded lazily; drivers of CUDA 12.4 and later have it.
     pub load_function: Option<LoadFunction>,
+    /// What makes parts of a GPU.
+    pub parts: Option<PartFunctions>,
     error_name: Option<Describe>,
     error_text: Option<Describe>,
 }
@@ -235,6 +253,7 @@ impl Driver {
                 // SAFETY: the function of this name has this signature.
                 unsafe { mem::transmute::<*const c_void, LoadFunction>(found) }
             }),
+            parts: PartFunctions::find(find).ok(),
             error_name: describe("cuGetErrorName"),
             error_text: describe("cuGetErrorString"),
         };
@@ -244,6 +263,7 @@ impl Driver {
             load_function: driver
                 .load_function
                 .map(|load| faults::shim!(load, cuFuncLoad, RawFunction)),
+            parts: driver.parts.map(PartFunctions::with_faults),
             ..driver
         };
         // The version first: it can be asked for before `cuInit`, and may explain why that fails.

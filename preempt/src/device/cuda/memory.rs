@@ -10,6 +10,7 @@ use super::ALIGNMENT;
 use super::context::{Context, call};
 use super::driver::{INVALID_VALUE, OUT_OF_MEMORY, RawPool, RawStream};
 use super::lock;
+use super::parts::Part;
 use super::staged::Staged;
 use super::streams::{LAST_WAIT, TrackedStream};
 use crate::device::Rows;
@@ -156,6 +157,7 @@ unsafe impl Sync for Pool {}
 impl Pool {
     /// The context is entered.
     pub fn new(context: &Arc<Context>, line: TrackedStream) -> Result<Pool, Error> {
+        let share = context.part().map(Part::memory);
         let properties = sys::CUmemPoolProps {
             allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
@@ -164,7 +166,8 @@ impl Pool {
                 id: context.device(),
             },
             win32SecurityAttributes: ptr::null_mut(),
-            maxSize: 0,
+            // 0 has no limit but the device's.
+            maxSize: share.unwrap_or(0),
             usage: 0,
             reserved: [0; 54],
         };
@@ -336,7 +339,11 @@ impl Pool {
         };
         // The used ones first: memory that is allocated in between must not make less reserved than used.
         let used = size(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-        Ok(Sizes { total, free, used, reserved: size(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? })
+        let reserved = size(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        if let Some(share) = self.context.part().map(Part::memory) {
+            (free, total) = (free.min(share.saturating_sub(reserved)), share);
+        }
+        Ok(Sizes { total, free, used, reserved })
     }
 
     pub fn raw(&self) -> RawPool {

@@ -16,6 +16,7 @@
 //! | `save_areas` | memory for block-tasks that blocks leave at checkpoints |
 //! | `code`, `loaded`, `kernels`, `registers` | modules, their entries, which of them a kernel is, how many blocks an SM holds |
 //! | `copies`, `ring`, `staged`, `transfer` | small and large copies, and fills |
+//! | `parts` | parts of a GPU, each of which is a device |
 //! | `panics` | where a thread was whose panic ended the context |
 //! | `peers` | other GPUs whose memory is read directly |
 //! | `opaque` | streams for opaque work |
@@ -36,10 +37,10 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use super::{Capabilities, Device, DeviceInner, News, Properties};
+use super::{Capabilities, Device, DeviceInner, News, Piece, Properties};
 use crate::error::{DeviceError, Error};
 
 mod backend;
@@ -66,6 +67,7 @@ mod loaded;
 mod memory;
 mod opaque;
 mod panics;
+mod parts;
 mod peers;
 mod probe;
 mod proxy;
@@ -93,6 +95,7 @@ use interop::Interop;
 use kernels::Kernels;
 use memory::{Pinned, Pool};
 use opaque::OpaqueStreams;
+use parts::Division;
 use peers::Peers;
 use probe::probe;
 use proxy::Proxy;
@@ -109,32 +112,69 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The GPUs in use. There is one device for each, because two schedulers on one GPU would not know of each other.
+/// The GPUs in use, and their parts. There is one device for each GPU, because two schedulers on one GPU would not know of each
+/// other.
 static DEVICES: Mutex<Vec<InUse>> = Mutex::new(Vec::new());
 
-/// A GPU in use.
+/// A GPU in use, or a part of one.
 struct InUse {
-    ordinal: u32,
-    device: Weak<DeviceInner>,
     backend: Weak<CudaDevice>,
+    /// Of a GPU, its number and its device.
+    whole: Option<(u32, Weak<DeviceInner>)>,
 }
 
 /// The device of the `ordinal`th GPU.
 pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
     let mut devices = lock(&DEVICES);
-    devices.retain(|known| known.device.strong_count() > 0);
-    let same = devices.iter().find(|known| known.ordinal == ordinal);
-    if let Some(inner) = same.and_then(|known| known.device.upgrade()) {
+    devices.retain(|known| known.backend.strong_count() > 0);
+    let mut wholes = devices.iter().filter_map(|known| known.whole.as_ref());
+    let same = wholes.find(|(of, _)| *of == ordinal);
+    if let Some(inner) = same.and_then(|(_, device)| device.upgrade()) {
         return Ok(Device { inner });
     }
     let news = Arc::<News>::default();
-    let (backend, properties, capabilities) = CudaDevice::new(ordinal, news.clone())?;
+    let context = Arc::new(Context::new(ordinal)?);
+    let (backend, properties, capabilities) = CudaDevice::new(context, news.clone())?;
     let backend = Arc::new(backend);
     backend.meet(&devices);
     let weak = Arc::downgrade(&backend);
-    let device = Device::new(backend, properties, capabilities, news);
-    devices.push(InUse { ordinal, device: Arc::downgrade(&device.inner), backend: weak });
+    let device = Device::new(Piece { backend, properties, capabilities, news }, None);
+    let whole = Some((ordinal, Arc::downgrade(&device.inner)));
+    devices.push(InUse { backend: weak, whole });
     Ok(device)
+}
+
+/// The parts of a GPU, on which nothing of ours runs.
+fn split(whole: &CudaDevice, parts: u32) -> Result<Vec<Piece>, Error> {
+    let mut devices = lock(&DEVICES);
+    devices.retain(|known| known.backend.strong_count() > 0);
+    let division = {
+        let _entered = whole.context().enter()?;
+        // Parts have what the whole has kept for itself.
+        whole.pool.trim()?;
+        Division::new(whole.context(), parts)?
+    };
+    let mut made = Vec::new();
+    for index in 0..parts {
+        let news = Arc::<News>::default();
+        let context = whole.context().of_part(|context| division.make(context, index))?;
+        let (backend, properties, capabilities) = CudaDevice::new(Arc::new(context), news.clone())?;
+        made.push((Arc::new(backend), properties, capabilities, news));
+    }
+    let all: Arc<[_]> = made.iter().map(|(backend, ..)| Arc::downgrade(backend)).collect();
+    for (backend, ..) in &made {
+        // It has none yet.
+        let _ = backend.parts.set(all.clone());
+        backend.meet(&devices);
+        devices.push(InUse { backend: Arc::downgrade(backend), whole: None });
+    }
+    let piece = |(backend, properties, capabilities, news): (Arc<CudaDevice>, _, _, _)| Piece {
+        backend,
+        properties,
+        capabilities,
+        news,
+    };
+    Ok(made.into_iter().map(piece).collect())
 }
 
 /// The device of the GPU whose primary context this is.
@@ -182,13 +222,17 @@ pub(super) struct CudaDevice {
     graphs: Result<(), Error>,
     events: Arc<Events>,
     shared: Arc<Shared>,
+    /// Of a part of a GPU, all of its parts.
+    parts: OnceLock<Arc<[Weak<CudaDevice>]>>,
     /// Whether the loss of the context was reported.
     lost_reported: AtomicBool,
 }
 
 impl CudaDevice {
-    fn new(ordinal: u32, news: Arc<News>) -> Result<(CudaDevice, Properties, Capabilities), Error> {
-        let context = Arc::new(Context::new(ordinal)?);
+    fn new(
+        context: Arc<Context>,
+        news: Arc<News>,
+    ) -> Result<(CudaDevice, Properties, Capabilities), Error> {
         let properties = requirements::check(&context)?;
         let _entered = context.enter()?;
         let streams = Streams::new(&context)?;
@@ -257,6 +301,7 @@ impl CudaDevice {
             host,
             events,
             shared,
+            parts: OnceLock::new(),
             lost_reported: AtomicBool::new(false),
         };
         Ok((device, properties, capabilities))

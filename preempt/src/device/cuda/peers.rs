@@ -94,15 +94,21 @@ impl CudaDevice {
             return Ok(false);
         }
         let (context, peer) = (self.context(), owner.context());
-        let mut can = 0;
-        // SAFETY: the pointer is valid, and both devices exist.
-        unsafe {
-            call!(context, cuDeviceCanAccessPeer(&raw mut can, context.device(), peer.device()))?
-        };
-        if can == 0 {
-            return Ok(false);
+        // Parts of one GPU have one memory.
+        if context.device() != peer.device() {
+            let mut can = 0;
+            // SAFETY: the pointer is valid, and both devices exist.
+            unsafe {
+                call!(
+                    context,
+                    cuDeviceCanAccessPeer(&raw mut can, context.device(), peer.device())
+                )?
+            };
+            if can == 0 {
+                return Ok(false);
+            }
+            owner.pool.open_to(context.device())?;
         }
-        owner.pool.open_to(context.device())?;
         let bytes = TRIED.into_iter().sum();
         let from = owner.pool.allocate(bytes, Zeroing::None)?;
         let to = self.pool.allocate(bytes, Zeroing::None);

@@ -11,7 +11,7 @@ use preempt_device::abi::Signal;
 use super::code::Code;
 use super::context::{Context, call};
 use super::copies::CopyStreams;
-use super::driver::RawStream;
+use super::driver::{DeviceAttribute, RawStream};
 use super::memory::{Pinned, Pool, Zeroing};
 use super::queues::DeviceQueues;
 use super::streams::Stream;
@@ -69,7 +69,8 @@ const TRIES: u32 = 10;
 /// The longest that a step here may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Refuses a device whose SMs are not numbered without gaps, and warms up everything else. The context is entered.
+/// Refuses a device whose SMs are not numbered without gaps, numbers those of a part anew, and warms up everything else. The
+/// context is entered.
 pub(super) fn probe(
     context: &Arc<Context>,
     properties: &Properties,
@@ -77,11 +78,13 @@ pub(super) fn probe(
     pool: &Pool,
     lines: &CopyStreams,
 ) -> Result<(), Error> {
-    let words = Pinned::new(context, (FIRST_SM + properties.sms as usize) * 4)?;
+    // Those of a part have numbers of the whole GPU.
+    let sms = context.attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let words = Pinned::new(context, (FIRST_SM + sms as usize) * 4)?;
     let code = Code::load(context, "preempt_probe", PTX)?;
     let entry = code.function("preempt_probe")?;
     let launch = |blocks: u32, stream: &Stream| {
-        let (address, sms, stay) = (words.at(0) as u64, properties.sms, STAY);
+        let (address, stay) = (words.at(0) as u64, STAY);
         let mut parameters = [
             (&raw const address).cast_mut().cast::<c_void>(),
             (&raw const sms).cast_mut().cast::<c_void>(),
@@ -125,14 +128,24 @@ pub(super) fn probe(
             // SAFETY: within the memory, aligned, and no longer written.
             .map(|word| unsafe { words.at(word * 4).cast::<u32>().read_volatile() })
             .collect();
-        if judge(&seen)? {
+        let is_known = judge(&seen)?;
+        let are_known = match context.part() {
+            Some(part) => {
+                let seen = seen.iter().skip(FIRST_SM).enumerate();
+                part.number(seen.filter(|(_, seen)| **seen != 0).map(|(sm, _)| sm))
+            }
+            None => is_known,
+        };
+        if are_known {
             return Ok(());
         }
     }
     Err(Error::Device(DeviceError::Unsupported {
         reason: format!(
             "{} of its {} SMs did not run anything in {TRIES} trials; is something else running on it?",
-            seen.iter().skip(FIRST_SM).filter(|word| **word == 0).count(),
+            properties.sms.saturating_sub(
+                seen.iter().skip(FIRST_SM).filter(|word| **word != 0).count() as u32
+            ),
             properties.sms
         )
         .into(),
