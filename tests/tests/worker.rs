@@ -279,6 +279,38 @@ fn user_facing_tasks_take_the_place_of_workers() {
     assert!(stats.revocations > 0 && stats.yields == 0, "{stats:?}");
 }
 
+/// A worker has the whole device, so there is one for all of its parts, and nothing else runs there meanwhile.
+#[test]
+fn a_worker_has_all_parts_of_a_device() {
+    let whole = Device::cpu_with(CpuLayout::sms(4)).expect("a device");
+    let parts = whole.split(4).expect("parts");
+    let builder = parts.into_iter().fold(Pool::builder(), |builder, part| builder.device(part));
+    let builder = builder.workers(Workers::program(WORKER)).revocations(u32::MAX);
+    let pool = builder.build().expect("a pool");
+    assert_eq!(pool.standbys().len(), 1);
+    let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+    let marks = Marks::new("parts");
+    let folder = marks.text();
+    let hangs = Task::new("hangs", move |run| run.call("hangs", folder.as_bytes())).opaque();
+    let hangs = nightly.submit(&hangs).expect("accepted");
+    marks.wait_for(1);
+    // They come while it has all parts, and it is killed for them.
+    let user = Task::new("user", |run| {
+        let mut x = run.zeroed::<u32>(32)?;
+        run.launch(kernels::scale(1, &mut x).threads(32))?;
+        run.download(&x)
+    });
+    let users: Vec<_> = (0..8).map(|_| service.submit(&user).expect("accepted")).collect();
+    for user in users {
+        assert_eq!(user.wait().expect("a result"), (0..32).collect::<Vec<u32>>());
+    }
+    let stats = pool.stats();
+    assert!(stats.revocations > 0, "{stats:?}");
+    hangs.cancel();
+    assert!(matches!(hangs.wait(), Err(Error::Pool(PoolError::Cancelled { .. }))));
+    assert_eq!(give(&nightly, &call("sum", &[7])).expect("a sum")[0], 7);
+}
+
 #[test]
 fn each_task_is_answered_once_whatever_becomes_of_the_workers() {
     let builder = (0..2).fold(Pool::builder(), |builder, _| builder.device(device()));

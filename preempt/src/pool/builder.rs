@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::dispatch::{PoolPolicy, PoolStats, Rules};
 use super::policy::UserFacingFirst;
 use super::runtime::Inner;
+#[cfg(target_os = "linux")]
+use super::runtime::first_part;
 use super::task::Application;
 use super::terms::{Class, OUTSTANDING, REVOCATIONS, Stop};
 use crate::device::Device;
@@ -120,9 +122,10 @@ impl Pool {
     /// The workers that wait for a task.
     #[cfg(target_os = "linux")]
     pub fn standbys(&self) -> Vec<crate::worker::Standby> {
-        let inner = &self.closer.inner;
-        let workers = (0..self.devices()).filter_map(|device| inner.workers(device));
-        workers.flat_map(Standbys::list).collect()
+        let Closer { inner, schedulers, .. } = &*self.closer;
+        let devices =
+            (0..self.devices()).filter(|&device| first_part(schedulers, device) == device);
+        devices.filter_map(|device| inner.workers(device)).flat_map(Standbys::list).collect()
     }
 
     /// Why the policy was replaced by [`FirstCome`](super::FirstCome), if it was.
@@ -239,7 +242,7 @@ impl PoolBuilder {
         let rules = Rules { stop, outstanding, revocations };
         #[cfg(target_os = "linux")]
         let workers = match &self.workers {
-            Some(workers) => start_all(workers, schedulers.len())?,
+            Some(workers) => workers_of(workers, &schedulers)?,
             None => Vec::new(),
         };
         let (inner, threads) = Inner::start(
@@ -252,6 +255,17 @@ impl PoolBuilder {
         )?;
         Ok(Pool { closer: Arc::new(Closer { inner, schedulers, threads }) })
     }
+}
+
+/// The workers of each device. Parts of one device have the same, since a worker has the whole device.
+#[cfg(target_os = "linux")]
+fn workers_of(workers: &Workers, schedulers: &[Scheduler]) -> Result<Vec<Arc<Standbys>>, Error> {
+    let first: Vec<_> = (0..schedulers.len()).map(|of| first_part(schedulers, of)).collect();
+    let firsts: Vec<_> = (0..first.len()).filter(|&device| first[device] == device).collect();
+    let started = start_all(workers, firsts.iter().copied())?.into_iter().map(Arc::new);
+    let started: Vec<_> = started.collect();
+    let of = |first| firsts.iter().position(|of| of == first).unwrap_or_default();
+    Ok(first.iter().map(|first| started[of(first)].clone()).collect())
 }
 
 impl fmt::Debug for PoolBuilder {

@@ -102,6 +102,8 @@ struct Task {
     revocations: u32,
     /// How it is stopped.
     stop: Stop,
+    /// Whether it has all parts of a device that was split.
+    is_whole: bool,
     place: Place,
 }
 
@@ -169,6 +171,8 @@ struct Slot {
     is_giving_up: bool,
     /// Set for ever when the device has failed.
     is_lost: bool,
+    /// Set while a task on another part has the whole device.
+    is_taken: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -192,6 +196,8 @@ impl Count {
 struct State {
     rules: Rules,
     slots: Vec<Slot>,
+    /// Of each device, the other parts of that which it is a part of.
+    others: Vec<Vec<usize>>,
     /// Devices where nothing runs: those that have no task that has yielded first.
     idle: BTreeSet<(bool, usize)>,
     /// Devices that run batch tasks which may be stopped and are not leaving, by when these started.
@@ -218,9 +224,20 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub fn new(devices: usize, rules: Rules, policy: Box<dyn PoolPolicy>) -> Dispatcher {
+        Dispatcher::with_parts(vec![Vec::new(); devices], rules, policy)
+    }
+
+    /// With devices of which these are the other parts of that which each is a part of.
+    pub fn with_parts(
+        others: Vec<Vec<usize>>,
+        rules: Rules,
+        policy: Box<dyn PoolPolicy>,
+    ) -> Dispatcher {
+        let devices = others.len();
         let state = State {
             rules,
             slots: vec![Slot::default(); devices],
+            others,
             idle: (0..devices).map(|device| (false, device)).collect(),
             victims: BTreeSet::new(),
             leaving: 0,
@@ -261,22 +278,33 @@ impl Dispatcher {
 
     /// Takes a task in, which is outstanding at once if its application may have another one. It is stopped as the rules say.
     pub fn submit(&mut self, now: Duration, application: ApplicationNumber) -> TaskNumber {
-        self.submit_with(now, application, self.state.rules.stop)
+        self.submit_with(now, application, self.state.rules.stop, false)
     }
 
-    /// The same for a task that is stopped in this way.
+    /// The same for a task that is stopped in this way, and may have all parts of a device that was split.
     pub fn submit_with(
         &mut self,
         now: Duration,
         application: ApplicationNumber,
         stop: Stop,
+        is_whole: bool,
     ) -> TaskNumber {
         let state = &mut self.state;
         let (since, started, ran) = (now, now, Duration::ZERO);
         let (age, place) = (0, Place::Held);
         let (yields, revocations) = (0, 0);
-        let task =
-            Some(Task { application, since, age, ran, started, yields, revocations, stop, place });
+        let task = Some(Task {
+            application,
+            since,
+            age,
+            ran,
+            started,
+            yields,
+            revocations,
+            stop,
+            is_whole,
+            place,
+        });
         let number = match state.free.pop() {
             Some(number) => {
                 state.tasks[number.index()] = task;
@@ -467,6 +495,18 @@ impl State {
         task.map_or(Class::Batch, |task| self.applications[task.application.index()].class)
     }
 
+    /// An idle device, all of whose other parts are idle: this one, if it is.
+    fn whole(&self, device: usize) -> Option<usize> {
+        let is_empty = |slot: &Slot| slot.runs.is_none() && slot.paused.is_none() && !slot.is_taken;
+        // A part that has failed runs nothing.
+        let is_free = |part: &usize| self.slots[*part].is_lost || is_empty(&self.slots[*part]);
+        let is_whole = |device: &usize| {
+            is_empty(&self.slots[*device]) && self.others[*device].iter().all(is_free)
+        };
+        let others = self.idle.iter().map(|&(_, device)| device);
+        [device].into_iter().chain(others).find(is_whole)
+    }
+
     /// Puts a task on an idle device.
     fn enter(&mut self, now: Duration, device: usize, number: TaskNumber) {
         let slot = &mut self.slots[device];
@@ -477,6 +517,12 @@ impl State {
         let class = self.class_of(number);
         self.counts[class as usize].running += 1;
         let task = self.tasks[number.index()].as_ref();
+        if task.is_some_and(|task| task.is_whole) {
+            for &part in &self.others[device] {
+                self.idle.remove(&(false, part));
+                self.slots[part].is_taken = true;
+            }
+        }
         if let Some(task) = task.filter(|task| class == Class::Batch && self.rules.may_stop(task)) {
             self.victims.insert((task.started, task.age, device));
         }
@@ -499,6 +545,15 @@ impl State {
                 if !slot.is_lost {
                     self.counts[class as usize].running -= 1;
                     self.idle.insert((slot.paused.is_some(), device));
+                }
+                if task.is_whole {
+                    for &part in &self.others[device] {
+                        let slot = &mut self.slots[part];
+                        slot.is_taken = false;
+                        if !slot.is_lost {
+                            self.idle.insert((false, part));
+                        }
+                    }
                 }
             }
             Place::Paused(device) => {

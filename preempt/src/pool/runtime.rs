@@ -39,9 +39,9 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What the threads of a pool share.
 pub(super) struct Inner {
-    /// Of each device, or none.
+    /// Of each device, or none; parts of one device have the same.
     #[cfg(target_os = "linux")]
-    workers: Vec<Standbys>,
+    workers: Vec<Arc<Standbys>>,
     stop: Stop,
     /// What may keep memory of devices between tasks.
     residents: Mutex<Vec<Weak<dyn Evict>>>,
@@ -118,7 +118,7 @@ impl Inner {
     /// What the threads share, and the threads.
     pub fn start(
         schedulers: Vec<Scheduler>,
-        #[cfg(target_os = "linux")] workers: Vec<Standbys>,
+        #[cfg(target_os = "linux")] workers: Vec<Arc<Standbys>>,
         memory: u64,
         rules: Rules,
         policy: Box<dyn PoolPolicy>,
@@ -126,7 +126,7 @@ impl Inner {
         let devices = schedulers.len();
         let (lanes, receivers): (_, Vec<_>) = (0..devices).map(|_| channel()).unzip();
         let state = State {
-            dispatcher: Dispatcher::new(devices, rules, policy),
+            dispatcher: Dispatcher::with_parts(other_parts(&schedulers), rules, policy),
             entries: Vec::new(),
             serials: 0,
             tasks: 0,
@@ -189,7 +189,7 @@ impl Inner {
 
     #[cfg(target_os = "linux")]
     pub fn workers(&self, device: usize) -> Option<&Standbys> {
-        self.workers.get(device)
+        self.workers.get(device).map(Arc::as_ref)
     }
 
     pub fn stats(&self) -> PoolStats {
@@ -307,7 +307,7 @@ impl Inner {
                 _ if body.is_opaque() => Stop::Revoke(KILL),
                 stop => stop,
             };
-            let number = state.dispatcher.submit_with(now, application, stop);
+            let number = state.dispatcher.submit_with(now, application, stop, body.is_opaque());
             state.serials += 1;
             state.tasks += 1;
             let serial = state.serials;
@@ -525,7 +525,7 @@ impl Inner {
         }
         self.do_after(after);
         #[cfg(target_os = "linux")]
-        self.workers.iter().for_each(Standbys::close);
+        self.workers.iter().for_each(|workers| workers.close());
         let end = Instant::now() + FAREWELL;
         let devices = lock(&self.state).lost.len();
         // A body that drops the pool does not wait for itself.
@@ -545,6 +545,25 @@ impl Inner {
             self.evict(Place { pool: self.key(), device });
         }
     }
+}
+
+/// Of each device, the other parts of that which it is a part of.
+fn other_parts(schedulers: &[Scheduler]) -> Vec<Vec<usize>> {
+    let whole = |scheduler: &Scheduler| scheduler.device().whole().map(|whole| whole.inner.id);
+    let wholes: Vec<_> = schedulers.iter().map(whole).collect();
+    let others = |device: usize| {
+        let is_other = move |part: &usize| *part != device;
+        let parts = (0..wholes.len()).filter(is_other);
+        parts.filter(|&part| wholes[part].is_some() && wholes[part] == wholes[device]).collect()
+    };
+    (0..wholes.len()).map(others).collect()
+}
+
+/// The first device of those that are parts of the same as this one.
+#[cfg(target_os = "linux")]
+pub(super) fn first_part(schedulers: &[Scheduler], device: usize) -> usize {
+    let others = other_parts(schedulers);
+    others[device].first().copied().map_or(device, |first| first.min(device))
 }
 
 /// Whether nothing runs on this device any more.

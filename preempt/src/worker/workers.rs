@@ -90,15 +90,18 @@ struct Idle {
     is_closed: bool,
 }
 
-/// The workers of each of so many devices; waits until they are ready.
-pub(crate) fn start_all(workers: &Workers, devices: usize) -> Result<Vec<Standbys>, Error> {
+/// The workers of each of these devices; waits until they are ready.
+pub(crate) fn start_all(
+    workers: &Workers,
+    devices: impl Iterator<Item = usize>,
+) -> Result<Vec<Standbys>, Error> {
     let start = |device| {
         let started = (0..workers.standbys).map(|_| Process::start(&workers.program, device));
         let (processes, is_closed) = (started.collect::<Result<_, _>>()?, false);
         let idle = Mutex::new(Idle { processes, is_closed });
         Ok(Standbys { workers: workers.clone(), device, idle })
     };
-    let all = (0..devices).map(start).collect::<Result<Vec<_>, Error>>()?;
+    let all = devices.map(start).collect::<Result<Vec<_>, Error>>()?;
     // At the same time.
     for standbys in &all {
         for process in &mut standbys.lock().processes {

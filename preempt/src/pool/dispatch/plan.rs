@@ -112,14 +112,21 @@ impl PoolPlan<'_> {
     }
 
     /// Starts the oldest task of a class on an idle device. Where a task has yielded no other batch task starts: it goes on
-    /// there. Returns whether one was started.
-    pub fn start(&mut self, class: Class, device: usize) -> bool {
+    /// there. An [opaque](crate::pool::Task::opaque) task has all [parts](crate::Device::split) of a device; it is started where
+    /// all of them are idle, and if there is no such device, it is not, and those behind it wait until there is one. Returns
+    /// whether one was started.
+    pub fn start(&mut self, class: Class, mut device: usize) -> bool {
         let Some(slot) = self.state.slots.get(device) else { return false };
         let is_kept = slot.paused.is_some() && class == Class::Batch;
-        if slot.runs.is_some() || slot.is_lost || is_kept {
+        if slot.runs.is_some() || slot.is_lost || slot.is_taken || is_kept {
             return false;
         }
-        let Some((_, task)) = self.state.waiting[class as usize].pop_first() else { return false };
+        let Some(&(age, task)) = self.state.waiting[class as usize].first() else { return false };
+        if self.state.tasks[task.index()].as_ref().is_some_and(|task| task.is_whole) {
+            let Some(whole) = self.state.whole(device) else { return false };
+            device = whole;
+        }
+        self.state.waiting[class as usize].remove(&(age, task));
         if let Some(of) = &mut self.state.tasks[task.index()] {
             of.started = self.now;
         }

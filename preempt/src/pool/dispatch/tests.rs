@@ -97,6 +97,39 @@ fn elastic_stops_no_task_for_what_one_device_can_do_in_time() {
 }
 
 #[test]
+fn a_task_that_has_the_whole_device_has_all_of_its_parts() {
+    let parts = vec![vec![1], vec![0], vec![]];
+    let stop = Stop::Revoke(MS);
+    let mut pool = Dispatcher::with_parts(parts, rules(stop), Box::new(UserFacingFirst));
+    let [batch, user] = [Class::Batch, Class::UserFacing].map(|class| pool.application(class));
+    let first = pool.submit(Duration::ZERO, batch);
+    assert_eq!(settle(&mut pool, Duration::ZERO), [Order::Start { task: first, device: 0 }]);
+    // The device that has no parts is all of itself.
+    let [one, two] = [(); 2].map(|()| pool.application(Class::Batch));
+    let wholes = [one, two].map(|of| pool.submit_with(MS, of, stop, true));
+    assert_eq!(settle(&mut pool, MS), [Order::Start { task: wholes[0], device: 2 }]);
+    let behind = pool.submit(2 * MS, batch);
+    assert_eq!(settle(&mut pool, 2 * MS), [], "a part is idle, and kept for the one ahead");
+    pool.ended(3 * MS, first, End::Finished);
+    assert_eq!(settle(&mut pool, 3 * MS), [Order::Start { task: wholes[1], device: 0 }]);
+    pool.ended(4 * MS, wholes[0], End::Finished);
+    assert_eq!(settle(&mut pool, 4 * MS), [Order::Start { task: behind, device: 2 }]);
+    // No part is idle, so a task is stopped, the one that started last: then the whole one.
+    let users = [(); 2].map(|()| pool.submit(5 * MS, user));
+    let stopped = settle(&mut pool, 5 * MS);
+    let [Order::Stop { task: last, device: 2, .. }, Order::Stop { task: whole, device: 0, .. }] =
+        stopped[..]
+    else {
+        panic!("{stopped:?}");
+    };
+    assert_eq!((last, whole), (behind, wholes[1]));
+    pool.revoked(6 * MS, whole);
+    let started = settle(&mut pool, 6 * MS);
+    let [user_0, user_1] = [0, 1].map(|device| Order::Start { task: users[device], device });
+    assert_eq!(started, [user_0, user_1], "on both parts");
+}
+
+#[test]
 fn an_application_has_no_more_tasks_outstanding_than_it_may() {
     let mut pool = pool(4, Stop::Never, FirstCome);
     let application = pool.application(Class::UserFacing);
@@ -250,6 +283,9 @@ struct Model {
     live: BTreeMap<TaskNumber, bool>,
     revoked: BTreeMap<TaskNumber, u32>,
     lost: BTreeSet<usize>,
+    /// Tasks that have all parts of a device, and of each device the other parts.
+    whole: BTreeSet<TaskNumber>,
+    others: Vec<Vec<usize>>,
 }
 
 impl Model {
@@ -263,6 +299,17 @@ impl Model {
                     assert!(!elsewhere.any(|of| of == task), "it runs twice");
                     assert!(self.runs.insert(device, (task, None)).is_none());
                     assert!(self.live[&task] || !self.paused.contains_key(&device));
+                    for part in &self.others[device] {
+                        let there = self.runs.get(part).map(|&(task, _)| task);
+                        assert!(
+                            there.is_none_or(|task| !self.whole.contains(&task)),
+                            "beside a whole one"
+                        );
+                        let is_alone = there.is_none() && !self.paused.contains_key(part);
+                        assert!(
+                            is_alone || !self.whole.contains(&task) || self.lost.contains(part)
+                        );
+                    }
                 }
                 Order::Resume { task, device } => {
                     assert_eq!(self.paused.remove(&device), Some((task, false)));
@@ -307,6 +354,7 @@ impl Model {
     fn ends(&mut self, task: TaskNumber) {
         self.live.remove(&task);
         self.revoked.remove(&task);
+        self.whole.remove(&task);
     }
 }
 
@@ -325,13 +373,17 @@ proptest! {
         devices in 1usize..5,
         which in 0usize..3,
         stop in prop::sample::select(vec![Stop::Never, Stop::Yield(MS), Stop::Revoke(MS)]),
+        parts in 1usize..4,
         events in prop::collection::vec((0u8..12, any::<usize>()), 1..200),
     ) {
-        let mut pool = Dispatcher::new(devices, rules(stop), policy(which));
+        let others: Vec<Vec<_>> = (0..devices)
+            .map(|of| (0..devices).filter(|&part| part != of && part / parts == of / parts).collect())
+            .collect();
+        let mut pool = Dispatcher::with_parts(others.clone(), rules(stop), policy(which));
         let classes = [Class::UserFacing, Class::Batch, Class::Batch];
         let applications = classes.map(|class| (pool.application(class), class));
         let (mut model, mut now, mut submitted, mut ended) =
-            (Model::default(), Duration::ZERO, 0, 0);
+            (Model { others, ..Model::default() }, Duration::ZERO, 0, 0);
         const DRAIN: (u8, usize) = (u8::MAX, 0);
         for &(event, index) in events.iter().chain([DRAIN].iter().cycle()) {
             now += MS;
@@ -339,8 +391,12 @@ proptest! {
                 u8::MAX if model.live.is_empty() => break,
                 0..4 => {
                     let (application, class) = applications[index % applications.len()];
-                    let task = pool.submit(now, application);
+                    let is_whole = class == Class::Batch && index % 5 == 0;
+                    let task = pool.submit_with(now, application, stop, is_whole);
                     model.live.insert(task, class == Class::UserFacing);
+                    if is_whole {
+                        model.whole.insert(task);
+                    }
                     submitted += 1;
                 }
                 // A task is given up, wherever it is.
