@@ -161,6 +161,23 @@ impl PoolBuilder {
         self
     }
 
+    /// Adds several devices, as [`device`](PoolBuilder::device) does: the [parts](Device::split) of one, for instance, each of
+    /// which runs tasks beside the others.
+    ///
+    /// ```
+    /// use preempt::pool::Pool;
+    /// use preempt::{CpuLayout, Device};
+    ///
+    /// let device = Device::cpu_with(CpuLayout::sms(4))?;
+    /// let pool = Pool::builder().devices(device.split(4)?).build()?;
+    /// assert_eq!(pool.devices(), 4);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> PoolBuilder {
+        self.devices.extend(devices);
+        self
+    }
+
     /// Adds a device by its scheduler, ahead of those that are added by [`device`](PoolBuilder::device).
     ///
     /// User-facing tasks launch with priority 1, batch tasks with 0. So a policy that goes by priority, as the usual one does,
