@@ -94,7 +94,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let progress = Progress::new("programs", bench.programs.len() as u64);
     let (mut rows, mut mistake) = (Vec::new(), None);
     for definition in &bench.programs {
-        let program = (definition.build)(&scheduler, Size::Reduced, bench.seed as u32)?;
+        let program = (definition.build)((&scheduler).into(), Size::Reduced, bench.seed as u32)?;
         for call in &program.setup {
             stream.launch(call.clone())?.wait()?;
         }

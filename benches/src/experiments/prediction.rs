@@ -153,7 +153,7 @@ fn measure(
 ) -> Result<Run<'static>> {
     let share = f64::from(random.below(1 << 20)) / f64::from(1 << 20);
     let seed = random.below(1 << 20);
-    let program = (program.build)(scheduler, Between { from, to, share }, seed)?;
+    let program = (program.build)(scheduler.into(), Between { from, to, share }, seed)?;
     let stream = scheduler.stream(0);
     launch(&stream, &program.setup)?;
     // The first launch warms caches up, and may load the kernel.

@@ -256,7 +256,7 @@ fn build(
     size: Size,
     stream: &Stream,
 ) -> Result<Program> {
-    let program = (definition.build)(scheduler, size, 1)?;
+    let program = (definition.build)(scheduler.into(), size, 1)?;
     for call in &program.setup {
         stream.launch(call.clone())?.wait()?;
     }

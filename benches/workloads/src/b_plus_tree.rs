@@ -1,12 +1,12 @@
 //! Search in a B+ tree.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::b_plus_tree::{
     Level, NO_RECORD, ORDER, SPACING, find_k, find_range_k, key, tree_level,
 };
 use preempt_workload_kernels::input::hash;
 
-use crate::{Definition, Output, Program, Size};
+use crate::{Definition, Memory, Output, Program, Size};
 
 pub const DEFINITION: Definition =
     Definition { name: "BT", source: "Rodinia, b+tree", flep_amortize: 64, build };
@@ -14,7 +14,7 @@ pub const DEFINITION: Definition =
 /// Records of a range, at most.
 const LONGEST: u32 = 1000;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     // Records, and keys to look for. There are half as many ranges.
     let (records, number): (u32, u32) = match size {
         Size::Reduced => (20_000, 600),
@@ -27,7 +27,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let levels = levels(records);
     let nodes: u32 = levels.iter().map(|level| nodes(level.children)).sum();
     let entries = nodes as usize * ORDER;
-    let (mut keys, mut children) = (scheduler.zeroed(entries)?, scheduler.zeroed(entries)?);
+    let (mut keys, mut children) = (memory.zeroed(entries)?, memory.zeroed(entries)?);
     let mut setup = Vec::new();
     for &level in &levels {
         let call = tree_level(seed, level, &mut keys, &mut children);
@@ -46,11 +46,11 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let ranges = number / 2;
     let first: Vec<u32> = (0..ranges).map(|i| key(seed, range(i).0)).collect();
     let last: Vec<u32> = (0..ranges).map(|i| key(seed, range(i).1)).collect();
-    let questions = scheduler.buffer(&wanted)?;
-    let (first, last) = (scheduler.buffer(&first)?, scheduler.buffer(&last)?);
-    let of_ranges = || scheduler.zeroed(ranges as usize);
+    let questions = memory.buffer(&wanted)?;
+    let (first, last) = (memory.buffer(&first)?, memory.buffer(&last)?);
+    let of_ranges = || memory.zeroed(ranges as usize);
     let (mut starts, mut lengths) = (of_ranges()?, of_ranges()?);
-    let mut found = scheduler.zeroed(number as usize)?;
+    let mut found = memory.zeroed(number as usize)?;
     let deep = levels.len() as u32;
     // SAFETY: `levels` numbers the nodes from the root on, and the children of each level are the nodes of the next.
     let steps = unsafe {
@@ -68,9 +68,9 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let from = move || (0..ranges).map(|i| range(i).0).collect();
     let count = move || (0..ranges).map(|i| range(i).1 - range(i).0 + 1).collect();
     let outputs = vec![
-        Output::integers(scheduler, "records", found, answers)?,
-        Output::integers(scheduler, "starts of ranges", starts, from)?,
-        Output::integers(scheduler, "lengths of ranges", lengths, count)?,
+        Output::integers(memory, "records", found, answers)?,
+        Output::integers(memory, "starts of ranges", starts, from)?,
+        Output::integers(memory, "lengths of ranges", lengths, count)?,
     ];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

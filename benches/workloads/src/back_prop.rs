@@ -1,13 +1,13 @@
 //! Training of a network by back-propagation.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::back_prop::{
     HIDDEN, INPUTS, MOMENTUM, RATE, RUN, bpnn_adjust_weights, bpnn_errors, bpnn_inputs,
     bpnn_layerforward, bpnn_sum,
 };
 use preempt_workload_kernels::input::{BLOCK, between, copy_f32, set_f32};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "BP", source: "Rodinia, backprop", flep_amortize: 64, build };
@@ -23,7 +23,7 @@ const TARGET: f32 = 0.1;
 /// Rounds of a run, so that the last change counts in the second one.
 const ROUNDS: u32 = 2;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let units: usize = match size {
         Size::Reduced => 1600,
         Size::Trivial => 2048,
@@ -33,22 +33,22 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     let length = units * HIDDEN;
     let mut setup = Vec::new();
-    let mut inputs = scheduler.zeroed(units)?;
+    let mut inputs = memory.zeroed(units)?;
     setup.push(bpnn_inputs(seed, &mut inputs).grid(blocks(units, BLOCK)));
-    let start = random_f32(scheduler, &mut setup, seed + 1, WEIGHTS, length)?;
-    let mut of_output = random_f32(scheduler, &mut setup, seed + 2, OF_OUTPUT, HIDDEN)?;
-    let (mut weights, mut changes) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
+    let start = random_f32(memory, &mut setup, seed + 1, WEIGHTS, length)?;
+    let mut of_output = random_f32(memory, &mut setup, seed + 2, OF_OUTPUT, HIDDEN)?;
+    let (mut weights, mut changes) = (memory.zeroed(length)?, memory.zeroed(length)?);
     let (tasks, runs) = (blocks(units, INPUTS as u32), blocks(units, (INPUTS * RUN) as u32));
-    let mut partial = scheduler.zeroed(tasks as usize * HIDDEN)?;
-    let mut sums = scheduler.zeroed(runs as usize * HIDDEN)?;
-    let mut errors = scheduler.zeroed(HIDDEN)?;
+    let mut partial = memory.zeroed(tasks as usize * HIDDEN)?;
+    let mut sums = memory.zeroed(runs as usize * HIDDEN)?;
+    let mut errors = memory.zeroed(HIDDEN)?;
     // Weights are changed in place, so each run starts with a copy.
     let mut steps = vec![
         copy_f32(&start, &mut weights).grid(blocks(length, BLOCK)),
         set_f32(0.0, &mut changes).grid(blocks(length, BLOCK)),
     ];
     for _ in 0..ROUNDS {
-        let mut next = scheduler.zeroed(HIDDEN)?;
+        let mut next = memory.zeroed(HIDDEN)?;
         steps.extend([
             bpnn_layerforward(&inputs, &weights, &mut partial).grid(tasks),
             bpnn_sum(&partial, &mut sums).grid(runs),
@@ -62,8 +62,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     // In double precision: sums of 1600 terms below 0.05.
     let near = Tolerance::Within { absolute: 1e-6, relative: 1e-5 };
     let outputs = vec![
-        Output::floats(scheduler, "weights", weights, near, hidden)?,
-        Output::floats(scheduler, "weights of the output", of_output, near, output)?,
+        Output::floats(memory, "weights", weights, near, hidden)?,
+        Output::floats(memory, "weights of the output", of_output, near, output)?,
     ];
     Ok(Program { setup, steps, dominant: 5, outputs })
 }

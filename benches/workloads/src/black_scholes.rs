@@ -1,10 +1,10 @@
 //! Prices of options.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::black_scholes::{BLOCK, RUN, black_scholes};
 use preempt_workload_kernels::input::between;
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "BS", source: "CUDA samples, BlackScholes", flep_amortize: 1, build };
@@ -17,7 +17,7 @@ const YEARS: (f32, f32) = (0.25, 10.0);
 const RATE: f32 = 0.02;
 const VOLATILITY: f32 = 0.3;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let options = match size {
         Size::Reduced => 150_001,
         Size::Trivial => 64 << 10,
@@ -26,10 +26,10 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Large => 64 << 20,
     };
     let mut setup = Vec::new();
-    let prices = random_f32(scheduler, &mut setup, seed, PRICES, options)?;
-    let strikes = random_f32(scheduler, &mut setup, seed + 1, STRIKES, options)?;
-    let years = random_f32(scheduler, &mut setup, seed + 2, YEARS, options)?;
-    let (mut calls, mut puts) = (scheduler.zeroed(options)?, scheduler.zeroed(options)?);
+    let prices = random_f32(memory, &mut setup, seed, PRICES, options)?;
+    let strikes = random_f32(memory, &mut setup, seed + 1, STRIKES, options)?;
+    let years = random_f32(memory, &mut setup, seed + 2, YEARS, options)?;
+    let (mut calls, mut puts) = (memory.zeroed(options)?, memory.zeroed(options)?);
     let grid = blocks(options, BLOCK * RUN);
     let steps = vec![
         black_scholes(RATE, VOLATILITY, &prices, &strikes, &years, &mut calls, &mut puts)
@@ -48,8 +48,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     // rounds about ten.
     let near = Tolerance::Within { absolute: 1e-4, relative: 1e-5 };
     let outputs = vec![
-        Output::floats(scheduler, "calls", calls, near, move || of_all(call))?,
-        Output::floats(scheduler, "puts", puts, near, move || of_all(put))?,
+        Output::floats(memory, "calls", calls, near, move || of_all(call))?,
+        Output::floats(memory, "puts", puts, near, move || of_all(put))?,
     ];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

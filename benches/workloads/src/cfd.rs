@@ -1,13 +1,13 @@
 //! A solver of the Euler equations.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::cfd::{
     BLOCK, COURANT, FACES, FAR, FIELDS, FarField, GAMMA, SMOOTHING, STAGES, WING, cfd_compute_flux,
     cfd_compute_step_factor, cfd_copy, cfd_initialize_variables, cfd_make_mesh, cfd_time_step,
 };
 use preempt_workload_kernels::cfd_mesh::{Mesh, face_normal, neighbour, volume};
 
-use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "CFD", source: "Rodinia, cfd (euler3d)", flep_amortize: 1, build };
@@ -16,11 +16,11 @@ pub const DEFINITION: Definition =
 const DENSITY: f32 = 1.4;
 const SPEED: f32 = 1.2;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    build_between(scheduler, size.into(), seed)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(memory, size.into(), seed)
 }
 
-pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+pub fn build_between(memory: Memory<'_>, size: Between, seed: u32) -> Result<Program, Error> {
     // Cells in x and y, and steps in time.
     let cells_and_steps = |size: Size| match size {
         Size::Reduced => (131, 73, 2),
@@ -35,13 +35,13 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     let cells = mesh.cells() as usize;
     let grid = blocks(cells, BLOCK);
     let far = far_field();
-    let mut neighbours: Buffer<i32> = scheduler.zeroed(FACES * cells)?;
-    let mut normals: Buffer<f32> = scheduler.zeroed(3 * FACES * cells)?;
-    let mut volumes: Buffer<f32> = scheduler.zeroed(cells)?;
-    let mut variables: Buffer<f32> = scheduler.zeroed(FIELDS * cells)?;
-    let mut old: Buffer<f32> = scheduler.zeroed(FIELDS * cells)?;
-    let mut fluxes: Buffer<f32> = scheduler.zeroed(FIELDS * cells)?;
-    let mut factors: Buffer<f32> = scheduler.zeroed(cells)?;
+    let mut neighbours: Buffer<i32> = memory.zeroed(FACES * cells)?;
+    let mut normals: Buffer<f32> = memory.zeroed(3 * FACES * cells)?;
+    let mut volumes: Buffer<f32> = memory.zeroed(cells)?;
+    let mut variables: Buffer<f32> = memory.zeroed(FIELDS * cells)?;
+    let mut old: Buffer<f32> = memory.zeroed(FIELDS * cells)?;
+    let mut fluxes: Buffer<f32> = memory.zeroed(FIELDS * cells)?;
+    let mut factors: Buffer<f32> = memory.zeroed(cells)?;
     let setup = vec![cfd_make_mesh(mesh, &mut neighbours, &mut normals, &mut volumes).grid(grid)];
     let mut steps = vec![cfd_initialize_variables(far, mesh.cells(), &mut variables).grid(grid)];
     for _ in 0..iterations {
@@ -57,7 +57,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     // The reference adds up in the same order, with the same fused operations.
     let reference = move || reference(mesh, iterations);
     let outputs =
-        vec![Output::floats(scheduler, "variables", variables, Tolerance::Exact, reference)?];
+        vec![Output::floats(memory, "variables", variables, Tolerance::Exact, reference)?];
     // The first flux, because all of them do the same work.
     Ok(Program { setup, steps, dominant: 3, outputs })
 }

@@ -1,10 +1,10 @@
 //! The Coulomb potential of atoms.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::cp::{HEIGHT, WIDTH, atom, cenergy, cenergy_saving, cp_atoms};
 use preempt_workload_kernels::input::{self, set_f32};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "CP", source: "Parboil, cp", flep_amortize: 1, build };
@@ -15,15 +15,15 @@ pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINIT
 /// The distance between points, in Å, as in the original.
 const SPACING: f32 = 0.1;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, false)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
 }
 
-fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, true)
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
 }
 
-fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // Columns and rows of points, atoms of a launch, and launches. The original has as many atoms in a launch as the
     // memory for constants holds: 4000.
     let (columns, rows, atoms, launches): (u32, u32, u32, u32) = match size {
@@ -35,14 +35,14 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     };
     let extent = (SPACING * columns as f32, SPACING * rows as f32);
     let points = (columns * rows) as usize;
-    let mut start = scheduler.zeroed(points)?;
+    let mut start = memory.zeroed(points)?;
     let mut setup = vec![set_f32(0.0, &mut start).grid(blocks(points, input::BLOCK))];
     let grid = (columns / WIDTH as u32, rows / HEIGHT as u32);
     // Back and forth between two buffers, but the first launch reads zeros, which stay there.
-    let (mut now, mut next) = (scheduler.zeroed(points)?, scheduler.zeroed(points)?);
+    let (mut now, mut next) = (memory.zeroed(points)?, memory.zeroed(points)?);
     let mut steps = Vec::new();
     for launch in 0..launches {
-        let mut own = scheduler.zeroed(atoms as usize)?;
+        let mut own = memory.zeroed(atoms as usize)?;
         let first = launch * atoms;
         let make = cp_atoms(seed, first, extent.0, extent.1, &mut own);
         setup.push(make.grid(blocks(own.len(), input::BLOCK)));
@@ -72,6 +72,6 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     };
     // In double precision. Terms are up to 2, and places are rounded to 1e-6 Å here.
     let near = Tolerance::Within { absolute: 1e-5, relative: 1e-5 };
-    let outputs = vec![Output::floats(scheduler, "energies", now, near, reference)?];
+    let outputs = vec![Output::floats(memory, "energies", now, near, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -2,13 +2,13 @@
 
 use std::f64::consts::TAU;
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::fft::{
     BLOCK, FACTORS, POINTS, fft_factors, fft_forward, fft_points, point,
 };
 use preempt_workload_kernels::input;
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "FFT", source: "SHOC, FFT", flep_amortize: 20, build };
@@ -19,7 +19,7 @@ pub const DEFINITION: Definition =
 /// point at a wrong place or with a wrong factor changes results by about 1.
 const TOLERANCE: Tolerance = Tolerance::Within { absolute: 1e-4, relative: 0.0 };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let transforms: usize = match size {
         Size::Reduced => 300,
         Size::Trivial => 16,
@@ -27,9 +27,9 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Large => 128 << 10,
     };
     let points = transforms * POINTS;
-    let mut input = scheduler.zeroed(points)?;
-    let mut factors = scheduler.zeroed(FACTORS)?;
-    let mut out = scheduler.zeroed(2 * points)?;
+    let mut input = memory.zeroed(points)?;
+    let mut factors = memory.zeroed(FACTORS)?;
+    let mut out = memory.zeroed(2 * points)?;
     let setup = vec![
         fft_points(seed, &mut input).grid(blocks(points, input::BLOCK)),
         fft_factors(&mut factors).grid(blocks(FACTORS, BLOCK)),
@@ -42,7 +42,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
             .collect();
         (0..transforms).flat_map(|transform| transformed(seed, transform, &roots)).collect()
     };
-    let outputs = vec![Output::floats(scheduler, "spectra", out, TOLERANCE, reference)?];
+    let outputs = vec![Output::floats(memory, "spectra", out, TOLERANCE, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

@@ -1,12 +1,12 @@
 //! Convolution by Walsh transforms.
 
-use preempt::{Buffer, Call, Error, Scheduler};
+use preempt::{Buffer, Call, Error};
 use preempt_workload_kernels::fwt::{
     BLOCK, CHUNK, LOG_CHUNK, RUN, fwt_batch_1, fwt_batch_2, modulate,
 };
 use preempt_workload_kernels::input::{self, between, copy_f32};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition = Definition {
     name: "FWT",
@@ -20,7 +20,7 @@ const RANGE: (f32, f32) = (-1.0, 1.0);
 /// Elements of the kernel of the convolution: the sample's.
 const KERNEL: usize = 128;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     // The logarithm of the number of elements, which is even above that of a chunk.
     let logarithm: u32 = match size {
         Size::Reduced => 15,
@@ -31,9 +31,9 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     let length = 1 << logarithm;
     let mut setup = Vec::new();
-    let data = random_f32(scheduler, &mut setup, seed, RANGE, length)?;
-    let kernel = random_f32(scheduler, &mut setup, seed + 1, RANGE, KERNEL)?;
-    let (mut result, mut other) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
+    let data = random_f32(memory, &mut setup, seed, RANGE, length)?;
+    let kernel = random_f32(memory, &mut setup, seed + 1, RANGE, KERNEL)?;
+    let (mut result, mut other) = (memory.zeroed(length)?, memory.zeroed(length)?);
     // All is overwritten, so each run starts with copies.
     let copies = blocks(length, input::BLOCK);
     let mut steps =
@@ -52,7 +52,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     // By its definition, in double precision. The transforms' elements are up to a hundred times those of the result.
     let near = Tolerance::Within { absolute: 1e-4, relative: 1e-5 };
-    let outputs = vec![Output::floats(scheduler, "convolution", result, near, reference)?];
+    let outputs = vec![Output::floats(memory, "convolution", result, near, reference)?];
     Ok(Program { setup, steps, dominant: 2, outputs })
 }
 

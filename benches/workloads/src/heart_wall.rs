@@ -2,14 +2,14 @@
 
 use std::f64::consts::TAU;
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::heart_wall::{
     Extents, KEPT, heart_wall_frame, heart_wall_templates, heart_wall_track,
     heart_wall_track_saving, pixel,
 };
 use preempt_workload_kernels::input::BLOCK;
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "HW", source: "Rodinia, heartwall", flep_amortize: 1, build };
@@ -25,15 +25,15 @@ const OUTER: u32 = 31;
 const ORIGINAL: Extents =
     Extents { width: 656, height: 744, template: 51, window: 81, points: INNER + OUTER };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, false)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
 }
 
-fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, true)
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
 }
 
-fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // Sequences, and frames after the first one.
     let (of, sequences, frames) = match size {
         Size::Reduced => {
@@ -47,18 +47,18 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     let points = (sequences * of.points) as usize;
     let pixels = (sequences * of.width * of.height) as usize;
     let length = points * (of.template * of.template) as usize;
-    let mut now = (scheduler.buffer(&start(of, sequences))?, scheduler.zeroed(length)?);
+    let mut now = (memory.buffer(&start(of, sequences))?, memory.zeroed(length)?);
     let mut setup = Vec::new();
     let mut steps = Vec::new();
     for number in 0..=frames {
-        let mut frame = scheduler.zeroed(pixels)?;
+        let mut frame = memory.zeroed(pixels)?;
         setup.push(heart_wall_frame(of, seed, number, &mut frame).grid(blocks(pixels, BLOCK)));
         if number == 0 {
             let cut = heart_wall_templates(of, &frame, &now.0, &mut now.1);
             setup.push(cut.grid(blocks(length, BLOCK)));
         } else {
             // Each frame has places and templates of its own, so that a run can be repeated.
-            let mut next = (scheduler.zeroed(2 * points)?, scheduler.zeroed(length)?);
+            let mut next = (memory.zeroed(2 * points)?, memory.zeroed(length)?);
             let (places, templates) = (&mut next.0, &mut next.1);
             let track = match saving {
                 false => heart_wall_track(of, &frame, &now.0, &now.1, places, templates),
@@ -73,8 +73,8 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     let looks = move || reference(seed, of, sequences, frames).1;
     // In the kernel's order.
     let outputs = vec![
-        Output::integers(scheduler, "places", places, at)?,
-        Output::floats(scheduler, "templates", templates, Tolerance::Exact, looks)?,
+        Output::integers(memory, "places", places, at)?,
+        Output::floats(memory, "templates", templates, Tolerance::Exact, looks)?,
     ];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -1,10 +1,10 @@
 //! Temperatures of a chip.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::hot_spot::{Chip, EXTENT, HEIGHT, calculate_temp};
 use preempt_workload_kernels::input::between;
 
-use crate::{Definition, Output, Program, Size, Tolerance, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "HS", source: "Rodinia, hotspot", flep_amortize: 32, build };
@@ -28,7 +28,7 @@ fn chip(rows: u32, columns: u32) -> Chip {
     }
 }
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let (rows, columns, launches): (u32, u32, usize) = match size {
         Size::Reduced => (203, 170, 3),
         Size::Trivial => (48, 48, 2),
@@ -39,14 +39,14 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let chip = chip(rows, columns);
     let length = (rows * columns) as usize;
     let mut setup = Vec::new();
-    let start = random_f32(scheduler, &mut setup, seed, TEMPERATURES, length)?;
-    let power = random_f32(scheduler, &mut setup, seed + 1, POWER, length)?;
+    let start = random_f32(memory, &mut setup, seed, TEMPERATURES, length)?;
+    let power = random_f32(memory, &mut setup, seed + 1, POWER, length)?;
     let grid = (columns.div_ceil(EXTENT as u32), rows.div_ceil(EXTENT as u32));
     let step = |from: &Buffer<f32>, to: &mut Buffer<f32>| {
         calculate_temp(chip, &power, from, to, rows, columns).grid(grid)
     };
     // Back and forth between two buffers, but the first launch reads the input, which stays as it is.
-    let (mut now, mut next) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
+    let (mut now, mut next) = (memory.zeroed(length)?, memory.zeroed(length)?);
     let mut steps = vec![step(&start, &mut now)];
     while steps.len() < launches {
         steps.push(step(&now, &mut next));
@@ -62,8 +62,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..launches * HEIGHT).fold(start, iterate)
     };
     // Each cell is the same expression.
-    let outputs =
-        vec![Output::floats(scheduler, "temperatures", now, Tolerance::Exact, reference)?];
+    let outputs = vec![Output::floats(memory, "temperatures", now, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

@@ -1,12 +1,12 @@
 //! Clusters of points.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::input::between;
 use preempt_workload_kernels::kmeans::{
     BLOCK, Extents, PART, invert_mapping, kmeans_centers, kmeans_point, kmeans_sums,
 };
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "KM", source: "Rodinia, kmeans", flep_amortize: 1, build };
@@ -20,7 +20,7 @@ const CLUSTERS: u32 = 5;
 /// Rounds of a run.
 const ROUNDS: u32 = 2;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let points: u32 = match size {
         Size::Reduced => 9001,
         Size::Trivial => 4 << 10,
@@ -32,19 +32,19 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let length = (points * FEATURES) as usize;
     let all = (CLUSTERS * FEATURES) as usize;
     let mut setup = Vec::new();
-    let data = random_f32(scheduler, &mut setup, seed, RANGE, length)?;
-    let mut by_feature = scheduler.zeroed(length)?;
-    let mut membership = scheduler.zeroed(points as usize)?;
+    let data = random_f32(memory, &mut setup, seed, RANGE, length)?;
+    let mut by_feature = memory.zeroed(length)?;
+    let mut membership = memory.zeroed(points as usize)?;
     let parts = blocks(points as usize, PART);
-    let mut sums = scheduler.zeroed(parts as usize * all)?;
-    let mut counts = scheduler.zeroed(parts as usize * all)?;
+    let mut sums = memory.zeroed(parts as usize * all)?;
+    let mut counts = memory.zeroed(parts as usize * all)?;
     let grid = blocks(points as usize, BLOCK);
     let mut steps = vec![invert_mapping(extents, &data, &mut by_feature).grid(grid)];
     // The first points, as in the original.
-    let mut centers = random_f32(scheduler, &mut setup, seed, RANGE, all)?;
+    let mut centers = random_f32(memory, &mut setup, seed, RANGE, all)?;
     for _ in 0..ROUNDS {
         // Centers are not changed in place, so that a run can be repeated.
-        let mut next = scheduler.zeroed(all)?;
+        let mut next = memory.zeroed(all)?;
         steps.extend([
             kmeans_point(extents, &by_feature, &centers, &mut membership).grid(grid),
             kmeans_sums(extents, &by_feature, &membership, &mut sums, &mut counts).grid(parts),
@@ -56,8 +56,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let means = move || reference(seed, extents).1;
     // In the kernels' order.
     let outputs = vec![
-        Output::integers(scheduler, "membership", membership, members)?,
-        Output::floats(scheduler, "centers", centers, Tolerance::Exact, means)?,
+        Output::integers(memory, "membership", membership, members)?,
+        Output::floats(memory, "centers", centers, Tolerance::Exact, means)?,
     ];
     Ok(Program { setup, steps, dominant: 1, outputs })
 }

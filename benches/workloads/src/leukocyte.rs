@@ -2,14 +2,14 @@
 
 use std::f64::consts::TAU;
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::leukocyte::{
     BLOCK, CELL, CIRCLES, COLUMNS, CUTOFF, DISC, LARGEST, POINTS, ROWS, dilate, edge, gicov,
     gradient, imgvf, imgvf_saving, leukocyte_edges, leukocyte_gradients,
 };
 use preempt_workload_kernels::sum_by_halves;
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "LC", source: "Rodinia, leukocyte", flep_amortize: 1, build };
@@ -17,15 +17,15 @@ pub const DEFINITION: Definition =
 /// The same, with a checkpoint in the longest of the three.
 pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, false)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
 }
 
-fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, true)
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
 }
 
-fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // The image, cells, and rounds of a field at most: 500 in the original.
     let (width, height, cells, rounds): (u32, u32, u32, u32) = match size {
         Size::Reduced => (80, 64, 17, 6),
@@ -35,16 +35,16 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
         Size::Large => (1280, 960, 1056, 500),
     };
     let (pixels, elements) = ((width * height) as usize, cells as usize * CELL);
-    let mut gradients = scheduler.zeroed(pixels)?;
-    let mut edges = scheduler.zeroed(elements)?;
+    let mut gradients = memory.zeroed(pixels)?;
+    let mut edges = memory.zeroed(elements)?;
     let setup = vec![
         leukocyte_gradients(seed, width, &mut gradients).grid(blocks(pixels, BLOCK as u32)),
         leukocyte_edges(seed, &mut edges).grid(blocks(elements, BLOCK as u32)),
     ];
-    let offsets = scheduler.buffer(&offsets(width))?;
-    let directions = scheduler.buffer(&directions())?;
-    let (mut found, mut dilated) = (scheduler.zeroed(pixels)?, scheduler.zeroed(pixels)?);
-    let (mut fields, mut taken) = (scheduler.zeroed(elements)?, scheduler.zeroed(cells as usize)?);
+    let offsets = memory.buffer(&offsets(width))?;
+    let directions = memory.buffer(&directions())?;
+    let (mut found, mut dilated) = (memory.zeroed(pixels)?, memory.zeroed(pixels)?);
+    let (mut fields, mut taken) = (memory.zeroed(elements)?, memory.zeroed(cells as usize)?);
     let grid = blocks(pixels, BLOCK as u32);
     let steps = vec![
         gicov(width, height, &gradients, &offsets, &directions, &mut found).grid(grid),
@@ -60,10 +60,10 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     let counts = move || (0..cells).map(|cell| field(seed, cell, rounds).1).collect();
     // In the kernels' order.
     let outputs = vec![
-        Output::floats(scheduler, "circles", found, Tolerance::Exact, circles)?,
-        Output::floats(scheduler, "dilated", dilated, Tolerance::Exact, maxima)?,
-        Output::floats(scheduler, "fields", fields, Tolerance::Exact, flows)?,
-        Output::integers(scheduler, "rounds", taken, counts)?,
+        Output::floats(memory, "circles", found, Tolerance::Exact, circles)?,
+        Output::floats(memory, "dilated", dilated, Tolerance::Exact, maxima)?,
+        Output::floats(memory, "fields", fields, Tolerance::Exact, flows)?,
+        Output::integers(memory, "rounds", taken, counts)?,
     ];
     Ok(Program { setup, steps, dominant: 2, outputs })
 }

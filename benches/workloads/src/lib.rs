@@ -7,7 +7,8 @@
 
 use std::fmt;
 
-use preempt::{Buffer, Call, Error, Scheduler};
+use preempt::pool::Run;
+use preempt::{Buffer, Call, Error, KernelArg, Scheduler};
 
 mod outputs;
 
@@ -85,13 +86,50 @@ impl Between {
     }
 }
 
+/// Where the buffers of a program come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Memory<'a> {
+    /// A scheduler: the program is launched by its streams.
+    Scheduler(&'a Scheduler),
+    /// A run of a pool's task, which may launch what writes its own buffers alone.
+    Run(&'a Run),
+}
+
+impl<'a> From<&'a Scheduler> for Memory<'a> {
+    fn from(scheduler: &'a Scheduler) -> Memory<'a> {
+        Memory::Scheduler(scheduler)
+    }
+}
+
+impl<'a> From<&'a Run> for Memory<'a> {
+    fn from(run: &'a Run) -> Memory<'a> {
+        Memory::Run(run)
+    }
+}
+
+impl Memory<'_> {
+    fn zeroed<T: KernelArg>(self, len: usize) -> Result<Buffer<T>, Error> {
+        match self {
+            Memory::Scheduler(scheduler) => scheduler.zeroed(len),
+            Memory::Run(run) => run.zeroed(len),
+        }
+    }
+
+    fn buffer<T: KernelArg>(self, data: &[T]) -> Result<Buffer<T>, Error> {
+        match self {
+            Memory::Scheduler(scheduler) => scheduler.buffer(data),
+            Memory::Run(run) => run.buffer(data),
+        }
+    }
+}
+
 /// A benchmark that can have any size.
 #[derive(Clone, Copy)]
 pub struct Scalable {
     /// The papers' name.
     pub name: &'static str,
     /// Allocates and describes the program; nothing runs yet.
-    pub build: fn(&Scheduler, Between, u32) -> Result<Program, Error>,
+    pub build: fn(Memory<'_>, Between, u32) -> Result<Program, Error>,
 }
 
 impl fmt::Debug for Scalable {
@@ -123,7 +161,7 @@ pub struct Definition {
     /// suits their block-tasks.
     pub flep_amortize: u32,
     /// Allocates and describes the program; nothing runs yet.
-    pub build: fn(&Scheduler, Size, u32) -> Result<Program, Error>,
+    pub build: fn(Memory<'_>, Size, u32) -> Result<Program, Error>,
 }
 
 impl fmt::Debug for Definition {
@@ -231,14 +269,14 @@ fn blocks(length: usize, block: u32) -> u32 {
 
 /// A buffer of `length` random numbers from `low` to `high`, and the call that makes them.
 fn random_f32(
-    scheduler: &Scheduler,
+    memory: Memory<'_>,
     setup: &mut Vec<Call<'static>>,
     seed: u32,
     (low, high): (f32, f32),
     length: usize,
 ) -> Result<Buffer<f32>, Error> {
     use preempt_workload_kernels::input::{BLOCK, fill_f32};
-    let mut buffer = scheduler.zeroed(length)?;
+    let mut buffer = memory.zeroed(length)?;
     setup.push(fill_f32(seed, low, high, &mut buffer).grid(blocks(length, BLOCK)));
     Ok(buffer)
 }

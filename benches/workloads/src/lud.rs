@@ -1,15 +1,15 @@
 //! Decomposition of a matrix into triangular ones.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::input::{BLOCK, between};
 use preempt_workload_kernels::lud::{TILE, lud_diagonal, lud_internal, lud_matrix, lud_perimeter};
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "LUD", source: "Rodinia, lud", flep_amortize: 64, build };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let n: u32 = match size {
         Size::Reduced => 96,
         Size::Trivial => 48,
@@ -18,7 +18,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Large => 2048,
     };
     let elements = (n * n) as usize;
-    let mut matrix = scheduler.zeroed(elements)?;
+    let mut matrix = memory.zeroed(elements)?;
     // The matrix is overwritten, so each run makes it anew.
     let mut steps = vec![lud_matrix(seed, n, &mut matrix).grid(blocks(elements, BLOCK))];
     for first in (0..n).step_by(TILE) {
@@ -32,7 +32,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let reference = move || factors(seed, n as usize);
     // In another order, and in double precision: an element is a sum of up to 96 products below 1.
     let near = Tolerance::Within { absolute: 2e-5, relative: 2e-5 };
-    let outputs = vec![Output::floats(scheduler, "factors", matrix, near, reference)?];
+    let outputs = vec![Output::floats(memory, "factors", matrix, near, reference)?];
     Ok(Program { setup: Vec::new(), steps, dominant: 3, outputs })
 }
 

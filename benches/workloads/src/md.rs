@@ -1,21 +1,21 @@
 //! Lennard-Jones forces.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::md::{
     ATTRACTION, BLOCK, CUTOFF_SQUARED, Position, REPULSION, md_forces, md_neighbours, md_positions,
     neighbour, position,
 };
 
-use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "MD", source: "SHOC, MD", flep_amortize: 1, build };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    build_between(scheduler, size.into(), seed)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(memory, size.into(), seed)
 }
 
-pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+pub fn build_between(memory: Memory<'_>, size: Between, seed: u32) -> Result<Program, Error> {
     // Atoms in x, y and z, and neighbours of each. SHOC has 128 neighbours, and 12288 to 73728 atoms.
     let atoms_and_neighbours = |size: Size| match size {
         Size::Reduced => (25, 40),
@@ -26,9 +26,9 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     let side = size.number(|size| atoms_and_neighbours(size).0) as u32;
     let neighbours: u32 = atoms_and_neighbours(size.to).1;
     let atoms = side.pow(3);
-    let mut positions = scheduler.zeroed(atoms as usize)?;
-    let mut list = scheduler.zeroed(atoms as usize * neighbours as usize)?;
-    let mut forces = scheduler.zeroed(3 * atoms as usize)?;
+    let mut positions = memory.zeroed(atoms as usize)?;
+    let mut list = memory.zeroed(atoms as usize * neighbours as usize)?;
+    let mut forces = memory.zeroed(3 * atoms as usize)?;
     let grid = blocks(atoms as usize, BLOCK);
     let setup = vec![
         md_positions(seed, side, &mut positions).grid(grid),
@@ -45,7 +45,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
         (0..atoms).flat_map(force).collect()
     };
     // One neighbour after the other, with one rounding after the other, as in the kernel.
-    let outputs = vec![Output::floats(scheduler, "forces", forces, Tolerance::Exact, reference)?];
+    let outputs = vec![Output::floats(memory, "forces", forces, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps: vec![step.grid(grid)], dominant: 0, outputs })
 }
 

@@ -1,15 +1,15 @@
 //! The search for the key of an MD5 digest.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::input::hash;
 use preempt_workload_kernels::md5_hash::{BLOCK, Digest, FOUND, md5_search};
 
-use crate::{Definition, Output, Program, Size, blocks};
+use crate::{Definition, Memory, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "MD5Hash", source: "SHOC, MD5Hash", flep_amortize: 1, build };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     // Bytes of a key, and values of each; SHOC's three sizes are 7 of 10, 5 of 35 and 6 of 25.
     let (bytes, values) = match size {
         Size::Reduced => (7u32, 6u32),
@@ -19,7 +19,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     let keys = values.pow(bytes);
     let digest = md5(&key(hash(seed, 0) % keys, bytes, values));
-    let mut found = scheduler.zeroed(FOUND)?;
+    let mut found = memory.zeroed(FOUND)?;
     let search = md5_search(Digest(digest), bytes, values, keys, &mut found);
     let steps = vec![search.grid(blocks((keys / values) as usize, BLOCK))];
     let reference = move || {
@@ -30,7 +30,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         message.resize(8, 0);
         [vec![number], words(&message), digest.to_vec()].concat()
     };
-    let outputs = vec![Output::integers(scheduler, "key", found, reference)?];
+    let outputs = vec![Output::integers(memory, "key", found, reference)?];
     Ok(Program { setup: Vec::new(), steps, dominant: 0, outputs })
 }
 

@@ -1,12 +1,12 @@
 //! Matches of short queries in a long text.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::input::hash;
 use preempt_workload_kernels::mummer::{
     BLOCK, QUERY, SHORTEST, STARTS, mummergpu, mummergpu_saving,
 };
 
-use crate::{Definition, Output, Program, Size, blocks};
+use crate::{Definition, Memory, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "MUM", source: "Rodinia, mummergpu", flep_amortize: 1, build };
@@ -17,15 +17,15 @@ pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINIT
 /// One of how many letters of a query is another one than in the text.
 const MISTAKES: u32 = 16;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, false)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
 }
 
-fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, true)
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
 }
 
-fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // Letters of the text, and queries.
     let (letters, queries): (u32, u32) = match size {
         Size::Reduced => (20_000, 4100),
@@ -35,11 +35,11 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
         Size::Large => (4 << 20, 200_000),
     };
     let text = text(seed, letters);
-    let suffixes = scheduler.buffer(&suffixes(&text))?;
-    let questions = scheduler.buffer(&self::queries(seed, &text, queries))?;
-    let text = scheduler.buffer(&text)?;
+    let suffixes = memory.buffer(&suffixes(&text))?;
+    let questions = memory.buffer(&self::queries(seed, &text, queries))?;
+    let text = memory.buffer(&text)?;
     let results = queries as usize * STARTS;
-    let (mut lengths, mut positions) = (scheduler.zeroed(results)?, scheduler.zeroed(results)?);
+    let (mut lengths, mut positions) = (memory.zeroed(results)?, memory.zeroed(results)?);
     let grid = blocks(queries as usize, BLOCK);
     // SAFETY: suffixes start in the text.
     let call = unsafe {
@@ -52,8 +52,8 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     let long = move || reference(seed, letters, queries).into_iter().map(|(n, _)| n).collect();
     let at = move || reference(seed, letters, queries).into_iter().map(|(_, at)| at).collect();
     let outputs = vec![
-        Output::integers(scheduler, "lengths", lengths, long)?,
-        Output::integers(scheduler, "positions", positions, at)?,
+        Output::integers(memory, "lengths", lengths, long)?,
+        Output::integers(memory, "positions", positions, at)?,
     ];
     Ok(Program { setup: Vec::new(), steps, dominant: 0, outputs })
 }

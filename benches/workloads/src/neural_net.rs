@@ -1,6 +1,6 @@
 //! A network that learns to read digits.
 
-use preempt::{Buffer, Call, Error, Scheduler};
+use preempt::{Buffer, Call, Error};
 use preempt_workload_kernels::input::{self, fill_u32};
 use preempt_workload_kernels::neural_net::gradient::{INPUTS, hidden_gradient, output_gradient};
 use preempt_workload_kernels::neural_net::model::{DIGITS, HIDDEN};
@@ -8,7 +8,7 @@ use preempt_workload_kernels::neural_net::{
     BLOCK, SAMPLES, feed_hidden, feed_output, hidden_error, make_images, output_error, update,
 };
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
 
 mod reference;
 
@@ -51,7 +51,7 @@ struct Scratch {
     output_partials: Buffer<f32>,
 }
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let (samples, part, inputs) = match size {
         // The upper four rows of each image, because references take long.
         Size::Reduced => (3300, 256, 112),
@@ -60,13 +60,13 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Large => (400_000, 1024, 784),
     };
     let extents = Extents { samples, part, inputs };
-    let floats = |length: usize| scheduler.zeroed::<f32>(length);
+    let floats = |length: usize| memory.zeroed::<f32>(length);
     let hidden_length = HIDDEN * (inputs as usize + 1);
     let output_length = DIGITS * (HIDDEN + 1);
     let mut setup = Vec::new();
     let mut network = Network {
-        hidden: random_f32(scheduler, &mut setup, seed, PARAMETERS, hidden_length)?,
-        output: random_f32(scheduler, &mut setup, seed + 1, PARAMETERS, output_length)?,
+        hidden: random_f32(memory, &mut setup, seed, PARAMETERS, hidden_length)?,
+        output: random_f32(memory, &mut setup, seed + 1, PARAMETERS, output_length)?,
     };
     let parts = samples.div_ceil(part as usize);
     let mut scratch = Scratch {
@@ -80,7 +80,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let mut steps = Vec::new();
     for batch in 0..BATCHES {
         let (label_seed, image_seed) = batch_seeds(seed, batch);
-        let mut labels = scheduler.zeroed(samples)?;
+        let mut labels = memory.zeroed(samples)?;
         let mut images = floats(samples * inputs as usize)?;
         setup.extend([
             fill_u32(label_seed, DIGITS as u32, &mut labels).grid(blocks(samples, input::BLOCK)),
@@ -96,8 +96,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     let hidden_layer = move || reference::trained(seed, extents).0;
     let output_layer = move || reference::trained(seed, extents).1;
     let outputs = vec![
-        Output::floats(scheduler, "hidden layer", hidden, Tolerance::Exact, hidden_layer)?,
-        Output::floats(scheduler, "output layer", output, Tolerance::Exact, output_layer)?,
+        Output::floats(memory, "hidden layer", hidden, Tolerance::Exact, hidden_layer)?,
+        Output::floats(memory, "output layer", output, Tolerance::Exact, output_layer)?,
     ];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

@@ -1,9 +1,9 @@
 //! Nearest neighbours.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::nn::{BLOCK, Record, nn_distances, nn_records, record};
 
-use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "NN", source: "Rodinia, nn", flep_amortize: 100, build };
@@ -14,19 +14,19 @@ const TARGET: Record = Record { latitude: 30.0, longitude: 90.0 };
 /// Blocks in x: Rodinia's bound, beyond which it launches grids of two dimensions.
 const MOST_BLOCKS_IN_X: u32 = 65_535;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    build_between(scheduler, size.into(), seed)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(memory, size.into(), seed)
 }
 
-pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+pub fn build_between(memory: Memory<'_>, size: Between, seed: u32) -> Result<Program, Error> {
     let length = size.number(|size| match size {
         Size::Reduced => 40_000,
         Size::Trivial => 4096,
         Size::Small => 58_000_000,
         Size::Large => 1_300_000_000,
     });
-    let mut records = scheduler.zeroed(length)?;
-    let mut distances = scheduler.zeroed(length)?;
+    let mut records = memory.zeroed(length)?;
+    let mut distances = memory.zeroed(length)?;
     let grid = grid(length);
     let setup = vec![nn_records(seed, &mut records).grid(grid)];
     let steps = vec![nn_distances(&records, TARGET, &mut distances).grid(grid)];
@@ -40,7 +40,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     };
     // One rounding after the other as in the kernel, and square roots are rounded correctly everywhere.
     let outputs =
-        vec![Output::floats(scheduler, "distances", distances, Tolerance::Exact, reference)?];
+        vec![Output::floats(memory, "distances", distances, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

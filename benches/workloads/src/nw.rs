@@ -1,12 +1,12 @@
 //! Alignment of two sequences.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::input::BLOCK;
 use preempt_workload_kernels::nw::{
     TILE, letter, needle_lower_right, needle_upper_left, nw_edges, nw_similarities, similarity,
 };
 
-use crate::{Definition, Output, Program, Size, blocks};
+use crate::{Definition, Memory, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "NW", source: "Rodinia, nw", flep_amortize: 8, build };
@@ -14,7 +14,7 @@ pub const DEFINITION: Definition =
 /// What a gap takes off the score: Rodinia's example.
 const PENALTY: i32 = 10;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let n: u32 = match size {
         Size::Reduced => 256,
         Size::Trivial => 64,
@@ -23,8 +23,8 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Large => 4096,
     };
     let tiles = n / TILE as u32;
-    let mut similarities = scheduler.zeroed((n * n) as usize)?;
-    let mut scores = scheduler.zeroed(((n + 1) * (n + 1)) as usize)?;
+    let mut similarities = memory.zeroed((n * n) as usize)?;
+    let mut scores = memory.zeroed(((n + 1) * (n + 1)) as usize)?;
     let setup =
         vec![nw_similarities(seed, n, &mut similarities).grid(blocks(similarities.len(), BLOCK))];
     let mut steps = vec![nw_edges(n, PENALTY, &mut scores).grid(blocks(n as usize + 1, BLOCK))];
@@ -54,7 +54,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         }
         scores.into_iter().map(|score| score as u32).collect()
     };
-    let outputs = vec![Output::integers(scheduler, "scores", scores, reference)?];
+    let outputs = vec![Output::integers(memory, "scores", scores, reference)?];
     // The main diagonal, which has most tiles.
     Ok(Program { setup, steps, dominant: tiles as usize, outputs })
 }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use preempt::{Buffer, Call, Error, Scheduler, Stream};
+use preempt::pool::Run;
+use preempt::{Buffer, Call, Error, Stream};
 use preempt_workload_kernels::input::{BLOCK, DIGESTED, digest_f32, digest_u32, set_f32, set_u32};
 
-use crate::blocks;
+use crate::{Memory, blocks};
 
 /// The contents of outputs before a run: no result is this number, nor this NaN.
 const POISON: u32 = 0xFFFF_DEAD;
@@ -59,13 +60,13 @@ impl Output {
     ///
     /// Errors of the scheduler.
     pub fn integers(
-        scheduler: &Scheduler,
+        memory: Memory<'_>,
         name: &'static str,
         mut buffer: Buffer<u32>,
         reference: impl Fn() -> Vec<u32> + 'static,
     ) -> Result<Output, Error> {
         let poison = set_u32(POISON, &mut buffer).grid(blocks(buffer.len(), BLOCK));
-        let mut sum = scheduler.zeroed(1)?;
+        let mut sum = memory.zeroed(1)?;
         let digest = digest_u32(&buffer, &mut sum).grid(blocks(buffer.len(), BLOCK * DIGESTED));
         let (array, tolerance) = (Array::U32(buffer), Tolerance::Exact);
         let reference = Box::new(move || Values::U32(reference()));
@@ -78,7 +79,7 @@ impl Output {
     ///
     /// Errors of the scheduler.
     pub fn floats(
-        scheduler: &Scheduler,
+        memory: Memory<'_>,
         name: &'static str,
         mut buffer: Buffer<f32>,
         tolerance: Tolerance,
@@ -86,7 +87,7 @@ impl Output {
     ) -> Result<Output, Error> {
         let poison = f32::from_bits(POISON);
         let poison = set_f32(poison, &mut buffer).grid(blocks(buffer.len(), BLOCK));
-        let mut sum = scheduler.zeroed(1)?;
+        let mut sum = memory.zeroed(1)?;
         let digest = digest_f32(&buffer, &mut sum).grid(blocks(buffer.len(), BLOCK * DIGESTED));
         let reference = Box::new(move || Values::F32(reference()));
         Ok(Output { name, poison, digest, sum, array: Array::F32(buffer), tolerance, reference })
@@ -101,6 +102,18 @@ impl Output {
         Ok(match &self.array {
             Array::U32(buffer) => Values::U32(stream.download(buffer)?.wait()?),
             Array::F32(buffer) => Values::F32(stream.download(buffer)?.wait()?),
+        })
+    }
+
+    /// Copies the output from the device in the run of a pool's task that has launched the program.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the scheduler, and those of a run that was told to leave.
+    pub fn download_in(&self, run: &Run) -> Result<Values, Error> {
+        Ok(match &self.array {
+            Array::U32(buffer) => Values::U32(run.download(buffer)?),
+            Array::F32(buffer) => Values::F32(run.download(buffer)?),
         })
     }
 

@@ -1,10 +1,10 @@
 //! The cheapest path through a grid.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::input::{self, fill_u32, hash};
 use preempt_workload_kernels::pf::{COSTS, columns_of_task, dynproc};
 
-use crate::{Between, Definition, Output, Program, Size, blocks};
+use crate::{Between, Definition, Memory, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "PF", source: "Rodinia, pathfinder", flep_amortize: 150, build };
@@ -12,11 +12,11 @@ pub const DEFINITION: Definition =
 /// The most rows of a launch.
 const PYRAMID: u32 = 20;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    build_between(scheduler, size.into(), seed)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(memory, size.into(), seed)
 }
 
-pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+pub fn build_between(memory: Memory<'_>, size: Between, seed: u32) -> Result<Program, Error> {
     let extents = |size: Size| -> (u32, u32) {
         match size {
             Size::Reduced => (20_000, 48),
@@ -29,7 +29,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     let rows = size.number(|size| extents(size).1 as usize) as u32;
     let mut setup = Vec::new();
     let mut random = |seed: u32, length: usize| -> Result<Buffer<u32>, Error> {
-        let mut buffer = scheduler.zeroed(length)?;
+        let mut buffer = memory.zeroed(length)?;
         setup.push(fill_u32(seed, COSTS, &mut buffer).grid(blocks(length, input::BLOCK)));
         Ok(buffer)
     };
@@ -43,7 +43,7 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     };
     // Back and forth between two buffers, but the first launch takes the first row, which stays as it is.
     let length = columns as usize;
-    let (mut now, mut next) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
+    let (mut now, mut next) = (memory.zeroed(length)?, memory.zeroed(length)?);
     let mut steps = vec![step(&begin, &mut now, 0)];
     for first in (PYRAMID..rows - 1).step_by(PYRAMID as usize) {
         steps.push(step(&now, &mut next, first));
@@ -60,6 +60,6 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
             (0..columns).map(|x| cheapest(x as usize) + cost(x)).collect()
         })
     };
-    let outputs = vec![Output::integers(scheduler, "costs", now, reference)?];
+    let outputs = vec![Output::integers(memory, "costs", now, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }

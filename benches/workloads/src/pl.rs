@@ -1,6 +1,6 @@
 //! A particle filter.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::input::{self, set_f32};
 use preempt_workload_kernels::pl::model::{
     DISC_POINTS, EXTENT, Frame, START, make_disc, make_video,
@@ -9,7 +9,7 @@ use preempt_workload_kernels::pl::{
     BLOCK, SCAN, cumulative_sums, find_index, likelihood_kernel, normalize_weights, sum_kernel,
 };
 
-use crate::{Between, Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Between, Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 mod reference;
 
@@ -26,20 +26,20 @@ const FRAMES: u32 = 2;
 /// The kernels of a frame, of which the last one takes most of the time.
 const STEPS_OF_FRAME: usize = 5;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    build_between(scheduler, size.into(), seed)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    build_between(memory, size.into(), seed)
 }
 
-pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<Program, Error> {
+pub fn build_between(memory: Memory<'_>, size: Between, seed: u32) -> Result<Program, Error> {
     let particles = size.number(|size| match size {
         Size::Reduced => 7001,
         Size::Trivial => 2000,
         Size::Small => 12_000,
         Size::Large => 96_000,
     });
-    let floats = |length: usize| scheduler.zeroed::<f32>(length);
-    let mut video = scheduler.zeroed(((1 + FRAMES) * EXTENT * EXTENT) as usize)?;
-    let mut disc = scheduler.zeroed(DISC_POINTS as usize)?;
+    let floats = |length: usize| memory.zeroed::<f32>(length);
+    let mut video = memory.zeroed(((1 + FRAMES) * EXTENT * EXTENT) as usize)?;
+    let mut disc = memory.zeroed(DISC_POINTS as usize)?;
     let mut start = floats(2 * particles)?;
     let setup = vec![
         make_video(seed, &mut video).grid(blocks(video.len(), input::BLOCK)),
@@ -72,6 +72,6 @@ pub fn build_between(scheduler: &Scheduler, size: Between, seed: u32) -> Result<
     }
     // In the kernels' order, with the same functions.
     let reference = move || reference::positions(seed, particles, FRAMES);
-    let outputs = vec![Output::floats(scheduler, "positions", now, Tolerance::Exact, reference)?];
+    let outputs = vec![Output::floats(memory, "positions", now, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: STEPS_OF_FRAME - 1, outputs })
 }

@@ -1,13 +1,13 @@
 //! Sums of absolute differences.
 
-use preempt::{Error, Scheduler};
+use preempt::Error;
 use preempt_workload_kernels::input;
 use preempt_workload_kernels::sad::{
     LARGEST, MACROBLOCK, MIDDLE, PLACES, RANGE, SMALLEST, larger_sad_calc_8, larger_sad_calc_16,
     mb_sad_calc, mb_sad_calc_saving, pixel, sad_frame,
 };
 
-use crate::{Definition, Output, Program, Size, blocks};
+use crate::{Definition, Memory, Output, Program, Size, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "SAD", source: "Parboil, sad", flep_amortize: 1, build };
@@ -18,15 +18,15 @@ pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINIT
 /// A part of a macroblock: its upper left pixel's row and column, and its extents in y and in x.
 type Part = [usize; 4];
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, false)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
 }
 
-fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, true)
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
 }
 
-fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     let (width, height): (u32, u32) = match size {
         Size::Reduced => (64, 64),
         Size::Trivial => (96, 64),
@@ -35,14 +35,14 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
         Size::Large => (1920, 1072),
     };
     let pixels = (width * height) as usize;
-    let (mut frame, mut before) = (scheduler.zeroed(pixels)?, scheduler.zeroed(pixels)?);
+    let (mut frame, mut before) = (memory.zeroed(pixels)?, memory.zeroed(pixels)?);
     let grid = blocks(pixels, input::BLOCK);
     let setup = vec![
         sad_frame(seed, 1, width, &mut frame).grid(grid),
         sad_frame(seed, 0, width, &mut before).grid(grid),
     ];
     let macroblocks = pixels / (MACROBLOCK * MACROBLOCK);
-    let sums = |parts: usize| scheduler.zeroed::<u32>(macroblocks * parts * PLACES);
+    let sums = |parts: usize| memory.zeroed::<u32>(macroblocks * parts * PLACES);
     let (mut smallest, mut middle, mut largest) = (sums(SMALLEST)?, sums(MIDDLE)?, sums(LARGEST)?);
     let grid = macroblocks as u32;
     let steps = vec![
@@ -55,11 +55,11 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     ];
     let reference = move |parts: &[Part]| reference(seed, [width, height], parts);
     let outputs = vec![
-        Output::integers(scheduler, "4 by 4", smallest, move || reference(&parts(4, 4)))?,
-        Output::integers(scheduler, "up to 8 by 8", middle, move || {
+        Output::integers(memory, "4 by 4", smallest, move || reference(&parts(4, 4)))?,
+        Output::integers(memory, "up to 8 by 8", middle, move || {
             reference(&[parts(4, 8), parts(8, 4), parts(8, 8)].concat())
         })?,
-        Output::integers(scheduler, "up to 16 by 16", largest, move || {
+        Output::integers(memory, "up to 16 by 16", largest, move || {
             reference(&[parts(8, 16), parts(16, 8), parts(16, 16)].concat())
         })?,
     ];

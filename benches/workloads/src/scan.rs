@@ -1,17 +1,17 @@
 //! Prefix sums.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::input::BLOCK as FILL_BLOCK;
 use preempt_workload_kernels::scan::{
     WINDOW, element, scan_bottom, scan_fill, scan_reduce, scan_top,
 };
 
-use crate::{Definition, Output, Program, Size, Tolerance, blocks};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks};
 
 pub const DEFINITION: Definition =
     Definition { name: "Scan", source: "SHOC, Scan", flep_amortize: 4, build };
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     // Elements, and windows of elements that a block-task scans one after the other.
     let (length, windows): (usize, u32) = match size {
         Size::Reduced => (200_003, 3),
@@ -20,10 +20,10 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         Size::Large => (88 << 20, 8),
     };
     let tasks = length.div_ceil(windows as usize * WINDOW);
-    let mut input: Buffer<f32> = scheduler.zeroed(length)?;
-    let mut sums: Buffer<f32> = scheduler.zeroed(tasks)?;
-    let mut carries: Buffer<f32> = scheduler.zeroed(tasks)?;
-    let mut out = scheduler.zeroed(length)?;
+    let mut input: Buffer<f32> = memory.zeroed(length)?;
+    let mut sums: Buffer<f32> = memory.zeroed(tasks)?;
+    let mut carries: Buffer<f32> = memory.zeroed(tasks)?;
+    let mut out = memory.zeroed(length)?;
     let setup = vec![scan_fill(seed, &mut input).grid(blocks(length, FILL_BLOCK))];
     let steps = vec![
         scan_reduce(&input, windows, &mut sums).grid(tasks as u32),
@@ -39,6 +39,6 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     // The sums are integers. With numbers from -8 to 8 that average out, they stay far below 2²⁴ for all
     // sizes (the largest has a standard deviation of 5 * 10⁴), so no order of additions rounds.
-    let outputs = vec![Output::floats(scheduler, "sums", out, Tolerance::Exact, reference)?];
+    let outputs = vec![Output::floats(memory, "sums", out, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 2, outputs })
 }

@@ -1,10 +1,10 @@
 //! Nine-point stencil.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::input::between;
 use preempt_workload_kernels::stencil_2d::{COLUMNS, ROWS, Weights, stencil_9_points};
 
-use crate::{Definition, Output, Program, Size, Tolerance, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "Stencil2D", source: "SHOC, Stencil2D", flep_amortize: 64, build };
@@ -17,7 +17,7 @@ const WEIGHTS: Weights = Weights { center: 0.25, cardinal: 0.15, diagonal: 0.05 
 /// The value around the grid.
 const OUTSIDE: f32 = 0.5;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     let (rows, columns, iterations): (u32, u32, usize) = match size {
         Size::Reduced => (203, 501, 3),
         Size::Trivial => (4 * ROWS as u32, 2 * COLUMNS as u32, 2),
@@ -26,13 +26,13 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
     };
     let length = (rows * columns) as usize;
     let mut setup = Vec::new();
-    let cells = random_f32(scheduler, &mut setup, seed, RANGE, length)?;
+    let cells = random_f32(memory, &mut setup, seed, RANGE, length)?;
     let grid = (columns.div_ceil(COLUMNS as u32), rows.div_ceil(ROWS as u32));
     let step = |from: &Buffer<f32>, to: &mut Buffer<f32>| {
         stencil_9_points(WEIGHTS, OUTSIDE, from, to, rows, columns).grid(grid)
     };
     // Back and forth between two buffers, but the first iteration reads the input, which stays as it is.
-    let (mut now, mut next) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
+    let (mut now, mut next) = (memory.zeroed(length)?, memory.zeroed(length)?);
     let mut steps = vec![step(&cells, &mut now)];
     while steps.len() < iterations {
         steps.push(step(&now, &mut next));
@@ -44,7 +44,7 @@ fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error>
         (0..iterations).fold(input, |cells, _| iterate(&cells, rows as usize, columns as usize))
     };
     // Each cell is the same expression.
-    let outputs = vec![Output::floats(scheduler, "cells", now, Tolerance::Exact, reference)?];
+    let outputs = vec![Output::floats(memory, "cells", now, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

@@ -1,12 +1,12 @@
 //! Seven-point stencil.
 
-use preempt::{Buffer, Error, Scheduler};
+use preempt::{Buffer, Error};
 use preempt_workload_kernels::input::between;
 use preempt_workload_kernels::stencil_3d::{
     COLUMNS, Extents, ROWS, stencil_7_points, stencil_7_points_saving,
 };
 
-use crate::{Definition, Output, Program, Size, Tolerance, random_f32};
+use crate::{Definition, Memory, Output, Program, Size, Tolerance, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "ST", source: "Parboil, stencil", flep_amortize: 1, build };
@@ -20,15 +20,15 @@ const RANGE: (f32, f32) = (0.0, 1.0);
 const OF_CELL: f32 = 1.0 / 6.0;
 const OF_NEIGHBOURS: f32 = 1.0 / 36.0;
 
-fn build(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, false)
+fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
 }
 
-fn build_saving(scheduler: &Scheduler, size: Size, seed: u32) -> Result<Program, Error> {
-    with(scheduler, size, seed, true)
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
 }
 
-fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     let (x, y, z, iterations): (u32, u32, u32, usize) = match size {
         Size::Reduced => (201, 31, 20, 3),
         Size::Trivial => (128, 32, 32, 2),
@@ -40,14 +40,14 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
     let extents = Extents { x, y, z };
     let length = (x * y * z) as usize;
     let mut setup = Vec::new();
-    let cells = random_f32(scheduler, &mut setup, seed, RANGE, length)?;
+    let cells = random_f32(memory, &mut setup, seed, RANGE, length)?;
     let grid = (x.div_ceil(COLUMNS as u32), y.div_ceil(ROWS as u32));
     let step = |from: &Buffer<f32>, to: &mut Buffer<f32>| match saving {
         false => stencil_7_points(extents, OF_NEIGHBOURS, OF_CELL, from, to).grid(grid),
         true => stencil_7_points_saving(extents, OF_NEIGHBOURS, OF_CELL, from, to).grid(grid),
     };
     // Back and forth between two buffers, but the first iteration reads the input, which stays as it is.
-    let (mut now, mut next) = (scheduler.zeroed(length)?, scheduler.zeroed(length)?);
+    let (mut now, mut next) = (memory.zeroed(length)?, memory.zeroed(length)?);
     let mut steps = vec![step(&cells, &mut now)];
     while steps.len() < iterations {
         steps.push(step(&now, &mut next));
@@ -59,7 +59,7 @@ fn with(scheduler: &Scheduler, size: Size, seed: u32, saving: bool) -> Result<Pr
         (0..iterations).fold(input, |cells, _| iterate(&cells, extents))
     };
     // Each cell is the same expression.
-    let outputs = vec![Output::floats(scheduler, "cells", now, Tolerance::Exact, reference)?];
+    let outputs = vec![Output::floats(memory, "cells", now, Tolerance::Exact, reference)?];
     Ok(Program { setup, steps, dominant: 0, outputs })
 }
 

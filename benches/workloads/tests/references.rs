@@ -11,7 +11,7 @@ fn check(definition: &Definition) {
         .build()
         .unwrap();
     let stream = scheduler.stream(0);
-    let program = (definition.build)(&scheduler, Size::Reduced, 3).unwrap();
+    let program = (definition.build)((&scheduler).into(), Size::Reduced, 3).unwrap();
     let run = |calls: &[preempt::Call<'static>]| {
         for call in calls {
             stream.launch(call.clone()).unwrap().wait().unwrap();

@@ -50,7 +50,7 @@ impl PreparedProgram {
         size: Size,
         seed: u32,
     ) -> Result<PreparedProgram> {
-        let program = (definition.build)(scheduler, size, seed)?;
+        let program = (definition.build)(scheduler.into(), size, seed)?;
         let stream = scheduler.stream(0);
         let (name, raw, expected) = (definition.name, Vec::new(), Vec::new());
         let mut prepared = PreparedProgram { name, program, raw, stream, expected };

@@ -25,7 +25,7 @@ impl Modules {
     pub fn load(scheduler: &Scheduler) -> Result<Modules> {
         let mut kernels: Vec<&'static Kernel> = Vec::new();
         for definition in preempt_workloads::every() {
-            let program = (definition.build)(scheduler, Size::Reduced, 1)?;
+            let program = (definition.build)(scheduler.into(), Size::Reduced, 1)?;
             kernels.extend(program.steps.iter().map(Call::kernel));
         }
         kernels.sort_by_key(|kernel| kernel.name);
@@ -95,7 +95,7 @@ impl Subject {
         size: Size,
         seed: u32,
     ) -> Result<Subject> {
-        let program = (definition.build)(scheduler, size, seed)?;
+        let program = (definition.build)(scheduler.into(), size, seed)?;
         let stream = scheduler.stream(0);
         for call in &program.setup {
             stream.launch(call.clone())?.wait()?;

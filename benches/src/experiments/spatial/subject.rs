@@ -44,7 +44,7 @@ impl Subject {
         grid: Option<u32>,
         seed: u32,
     ) -> Result<Subject> {
-        let program = (definition.build)(scheduler, size, seed)?;
+        let program = (definition.build)(scheduler.into(), size, seed)?;
         let mut name = definition.name.to_owned();
         let mut call = program.steps[program.dominant].clone();
         if let Some(tasks) = grid {
