@@ -4,7 +4,7 @@ use preempt::Error;
 use preempt_workload_kernels::black_scholes::{BLOCK, RUN, black_scholes};
 use preempt_workload_kernels::input::between;
 
-use crate::{Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
+use crate::{Between, Definition, Memory, Output, Program, Size, Tolerance, blocks, random_f32};
 
 pub const DEFINITION: Definition =
     Definition { name: "BS", source: "CUDA samples, BlackScholes", flep_amortize: 1, build };
@@ -18,13 +18,17 @@ const RATE: f32 = 0.02;
 const VOLATILITY: f32 = 0.3;
 
 fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
-    let options = match size {
+    build_between(memory, size.into(), seed)
+}
+
+pub fn build_between(memory: Memory<'_>, size: Between, seed: u32) -> Result<Program, Error> {
+    let options = size.number(|size| match size {
         Size::Reduced => 150_001,
         Size::Trivial => 64 << 10,
         Size::Small => 6 << 20,
         // 16 times the paper's: 1.3 GB are read and written.
         Size::Large => 64 << 20,
-    };
+    });
     let mut setup = Vec::new();
     let prices = random_f32(memory, &mut setup, seed, PRICES, options)?;
     let strikes = random_f32(memory, &mut setup, seed + 1, STRIKES, options)?;

@@ -150,6 +150,9 @@ pub const SCALABLE: &[Scalable] = &[
     Scalable { name: "VA", build: va::build_between },
 ];
 
+/// Chimera's `BS` of any size.
+pub const BLACK_SCHOLES: Scalable = Scalable { name: "BS", build: black_scholes::build_between };
+
 /// A benchmark.
 #[derive(Clone, Copy)]
 pub struct Definition {

@@ -35,7 +35,7 @@ use crate::pool::{
 
 mod workload;
 
-pub use workload::{JobMix, PoolJob, PoolWorkload, SLA};
+pub use workload::{JobMix, JobTimes, PoolJob, PoolWorkload, SLA};
 
 /// Times that a policy is asked in a row with nothing else happening, before the simulation is given up: it may wait for a time,
 /// and not for ever.

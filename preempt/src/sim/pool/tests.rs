@@ -68,6 +68,26 @@ fn a_workload_is_determined_and_as_heavy_as_asked_for() {
     assert!((0.45..0.55).contains(&load), "{load}");
 }
 
+#[test]
+fn jobs_of_other_times_come_in_the_same_order() {
+    let scaled = |divisor: u32| {
+        let ms = |millis: u64| Duration::from_millis(millis) / divisor;
+        let times = JobTimes {
+            user_facing: [1, 8, 38, 50, 60, 68, 81, 150, 170].map(ms).into(),
+            batch: [46_000, 130_696, 311_000].map(ms).into(),
+            user_facing_job: ms(5_000),
+            batch_job: ms(600_000),
+        };
+        PoolWorkload::drawn(&times, JobMix::W1, 30, 4, 1.0, 3)
+    };
+    assert_eq!(scaled(10), PoolWorkload::datacenter(JobMix::W1, 4, 1.0, 3));
+    let [some, others] = [10, 100].map(scaled);
+    let counts = |of: &PoolWorkload| of.jobs().iter().map(|job| job.tasks).collect::<Vec<_>>();
+    assert_eq!(counts(&some), counts(&others));
+    let none = PoolWorkload::drawn(&JobTimes::default(), JobMix::W1, 30, 4, 1.0, 3);
+    assert_eq!(none, PoolWorkload::default());
+}
+
 /// Figure 7's order, and that yields lose nothing.
 #[test]
 fn stopping_keeps_user_facing_tasks_in_time() {

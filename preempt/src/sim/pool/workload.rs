@@ -40,6 +40,19 @@ impl JobMix {
     }
 }
 
+/// What a workload's jobs are drawn from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JobTimes {
+    /// What tasks take on a device of their own: a user-facing job's are one of these, each as likely as the others.
+    pub user_facing: Vec<Duration>,
+    /// The same of batch jobs.
+    pub batch: Vec<Duration>,
+    /// The mean duration of user-facing jobs on one device.
+    pub user_facing_job: Duration,
+    /// The same of batch jobs.
+    pub batch_job: Duration,
+}
+
 /// An application that comes with all of its tasks, which are alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolJob {
@@ -73,32 +86,61 @@ impl PoolWorkload {
 
     /// As [`datacenter`](PoolWorkload::datacenter), with this number of jobs.
     pub fn jobs_of(mix: JobMix, jobs: usize, devices: usize, load: f64, seed: u64) -> PoolWorkload {
-        let [mut classes, mut durations, mut tasks, mut gaps] =
-            [1, 2, 3, 4].map(|of| Random::of(seed, of));
-        // Of each class its part, in a random order, so that 30 jobs of one seed are as mixed as those of another.
-        let user_facing = (jobs as f64 * mix.user_facing()).round() as usize;
-        let mut order: Vec<_> = (0..jobs).map(|job| (classes.part(), job < user_facing)).collect();
-        order.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let job = |(_, is_user_facing): (f64, bool)| {
-            let (class, times, mean): (_, &[u64], _) = match is_user_facing {
-                true => (Class::UserFacing, &USER_FACING, USER_FACING_JOB),
-                false => (Class::Batch, &BATCH, BATCH_JOB),
-            };
-            let least = mean.mul_f64((SHAPE - 1.0) / SHAPE);
-            let duration = least.mul_f64(durations.pareto(SHAPE, LONGEST));
-            let task = Duration::from_millis(times[(tasks.part() * times.len() as f64) as usize]);
-            let count = (duration.as_secs_f64() / task.as_secs_f64()).round().max(1.0) as u32;
-            PoolJob { class, arrival: Duration::ZERO, task: task / SCALE, tasks: count }
+        let times = |millis: &[u64]| millis.iter().copied().map(Duration::from_millis).collect();
+        let times = JobTimes {
+            user_facing: times(&USER_FACING),
+            batch: times(&BATCH),
+            user_facing_job: USER_FACING_JOB,
+            batch_job: BATCH_JOB,
         };
-        let mut workload = PoolWorkload::new(order.into_iter().map(job));
-        let count = workload.jobs.len().max(1) as u32;
-        let mean = workload.work().div_f64(devices.max(1) as f64 * load) / count;
-        let mut now = Duration::ZERO;
+        let mut workload = PoolWorkload { jobs: jobs_from(&times, mix, jobs, seed) };
         for job in &mut workload.jobs {
+            job.task /= SCALE;
+        }
+        workload.arrive(devices, load, seed);
+        workload
+    }
+
+    /// As [`jobs_of`](PoolWorkload::jobs_of), with tasks and jobs of other durations, as of tasks that were measured: with the
+    /// same seed, the same jobs come in the same order. A class for which `times` has no tasks has no jobs.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use preempt::sim::pool::{JobMix, JobTimes, PoolWorkload};
+    ///
+    /// let ms = Duration::from_millis;
+    /// let times = JobTimes {
+    ///     user_facing: vec![ms(1), ms(4)],
+    ///     batch: vec![ms(300)],
+    ///     user_facing_job: ms(50),
+    ///     batch_job: ms(900),
+    /// };
+    /// let workload = PoolWorkload::drawn(&times, JobMix::W1, 10, 4, 1.0, 7);
+    /// assert_eq!(workload.jobs().len(), 10);
+    /// ```
+    pub fn drawn(
+        times: &JobTimes,
+        mix: JobMix,
+        jobs: usize,
+        devices: usize,
+        load: f64,
+        seed: u64,
+    ) -> PoolWorkload {
+        let mut workload = PoolWorkload { jobs: jobs_from(times, mix, jobs, seed) };
+        workload.arrive(devices, load, seed);
+        workload
+    }
+
+    /// Gives the jobs arrivals by which they load so many devices.
+    fn arrive(&mut self, devices: usize, load: f64, seed: u64) {
+        let mut gaps = Random::of(seed, 4);
+        let count = self.jobs.len().max(1) as u32;
+        let mean = self.work().div_f64(devices.max(1) as f64 * load) / count;
+        let mut now = Duration::ZERO;
+        for job in &mut self.jobs {
             now += gaps.exponential(mean);
             job.arrival = now;
         }
-        workload
     }
 
     /// The jobs.
@@ -115,4 +157,28 @@ impl PoolWorkload {
     pub fn tasks(&self) -> u64 {
         self.jobs.iter().map(|job| u64::from(job.tasks)).sum()
     }
+}
+
+/// Jobs that have no arrivals yet.
+fn jobs_from(times: &JobTimes, mix: JobMix, jobs: usize, seed: u64) -> Vec<PoolJob> {
+    let [mut classes, mut durations, mut tasks] = [1, 2, 3].map(|of| Random::of(seed, of));
+    // Of each class its part, in a random order, so that 30 jobs of one seed are as mixed as those of another.
+    let user_facing = (jobs as f64 * mix.user_facing()).round() as usize;
+    let mut order: Vec<_> = (0..jobs).map(|job| (classes.part(), job < user_facing)).collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let job = |(_, is_user_facing): (f64, bool)| {
+        let (class, of_class, mean) = match is_user_facing {
+            true => (Class::UserFacing, &times.user_facing, times.user_facing_job),
+            false => (Class::Batch, &times.batch, times.batch_job),
+        };
+        let least = mean.mul_f64((SHAPE - 1.0) / SHAPE);
+        let duration = least.mul_f64(durations.pareto(SHAPE, LONGEST));
+        let task = *of_class.get((tasks.part() * of_class.len() as f64) as usize)?;
+        let count = match task.is_zero() {
+            true => 1,
+            false => (duration.as_secs_f64() / task.as_secs_f64()).round().max(1.0) as u32,
+        };
+        Some(PoolJob { class, arrival: Duration::ZERO, task, tasks: count })
+    };
+    order.into_iter().filter_map(job).collect()
 }
