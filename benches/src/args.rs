@@ -32,6 +32,12 @@ pub struct Args {
     /// Measures these of the papers' programs only (`MM`, `BFS`, ..), where a suite has several.
     #[arg(long, value_name = "NAME")]
     pub program: Vec<String>,
+    /// Measures these workloads of the suite `pool` on devices only: `W1` or `W2`.
+    #[arg(long, value_name = "NAME")]
+    pub mix: Vec<String>,
+    /// Measures `pool` at these loads on devices only [default: 0.5, 1 and 2].
+    #[arg(long, value_name = "LOAD")]
+    pub load: Vec<f64>,
     /// A folder of PTX that `benches/corpus/build.py` has filled, for `foreign`.
     #[arg(long, value_name = "FOLDER")]
     pub corpus: Option<PathBuf>,
@@ -53,8 +59,8 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// No device: an H200 in virtual time, from measured times. For `priority`, `antt`, `fairness`, `mix` and
-    /// `coschedule`.
+    /// No device: an H200 in virtual time, from measured times. For `priority`, `antt`, `fairness`, `mix`,
+    /// `coschedule` and `pool`.
     Sim,
 }
 

@@ -59,7 +59,9 @@ fn run(args: &Args) -> Result<()> {
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
     let corpus = args.corpus.clone();
-    let bench = Bench { device, gpu, programs, corpus, quick: args.quick, seed: args.seed };
+    let (mixes, loads) = (args.mix.clone(), args.load.clone());
+    let (quick, seed) = (args.quick, args.seed);
+    let bench = Bench { device, gpu, programs, corpus, mixes, loads, quick, seed };
     let outcome = args.suite.run(&bench)?;
     let Outcome { about, table: lines, text_columns, rows, summary, mistake } = outcome;
     writeln!(stdout, "{about}{}\n\n{}", how_it_was_simulated(args)?, table(&lines, text_columns))?;

@@ -254,6 +254,57 @@ fn pool_repeats_the_figures_of_trem() {
     assert!(summary["million"]["tasks"].as_u64() > Some(10_000), "{summary}");
 }
 
+#[test]
+fn pool_runs_tasks_on_devices_and_loses_none() {
+    let json = quick_with("pool", &[]);
+    let rows = json["rows"].as_array().unwrap();
+    let of = |figure: &str| -> Vec<&Value> {
+        rows.iter().filter(|row| row["figure"] == figure).collect()
+    };
+    let (tasks, inversions, runs) = (of("tasks"), of("6"), of("7-9"));
+    assert_eq!((tasks.len(), inversions.len()), (9 + 3, 2 * 2 * 9));
+    // Priority without stops is there at load 2 alone.
+    assert_eq!(runs.len(), 2 * (7 + 7 + 8));
+    tasks.iter().for_each(|row| assert_numbers(row, &["alone_us", "wanted_us", "repeats"]));
+    inversions.iter().for_each(|row| assert_numbers(row, &["response_over_alone", "batch_us"]));
+    for row in &runs {
+        let keys = ["late", "late_simulated", "revocations", "yields", "wasted", "batch_p50_us"];
+        assert_numbers(row, &keys);
+        let (arm, stops) = (row["arm"].as_str().unwrap(), number(row, "revocations"));
+        let is_revoked = arm.ends_with("killed") || arm.ends_with("revoked");
+        assert!(is_revoked || stops == 0.0, "{row}");
+        assert!(arm.ends_with("yielding") || row["yields"] == 0, "{row}");
+        assert_eq!(row["late_simulated_free"].is_number(), arm.ends_with("yielding"), "{row}");
+    }
+    let over_time: Vec<_> = runs.iter().filter(|row| row["over_time"].is_object()).collect();
+    let samples = over_time[0]["over_time"]["devices_user_facing"].as_array().unwrap();
+    assert!(over_time.len() == 1 && samples.iter().all(|devices| devices.as_u64() <= Some(4)));
+    let summary = &json["summary"];
+    for key in ["tasks_lost", "tasks_twice", "tasks_wrong"] {
+        assert_eq!(summary[key], 0, "{key}");
+    }
+    let keys = [
+        "late_over_simulated_points",
+        "late_over_trem_arm",
+        "wasted",
+        "revocation_p50_us",
+        "revocation_p99_us",
+        "batch_over_no_revocation",
+        "sim_late_error_points",
+    ];
+    assert_numbers(summary, &keys);
+    // There are none where few tasks come, and no look where the last job comes at once.
+    for key in ["elastic_over_priority_revocations_max", "offered_time_run"] {
+        assert!(summary.get(key).is_some(), "{key}");
+    }
+    let output = run(&["pool", "--quick", "--load", "0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("--load 0"), "{}", errors(&output));
+    let output = run(&["pool", "--quick", "--mix", "W3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("W1 and W2"), "{}", errors(&output));
+}
+
 /// The values that a key has, row by row.
 fn column<'a>(rows: &'a [Value], key: &str) -> Vec<&'a str> {
     rows.iter().map(|row| row[key].as_str().unwrap()).collect()

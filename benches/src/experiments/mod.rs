@@ -62,6 +62,10 @@ pub struct Bench {
     pub programs: Vec<&'static Definition>,
     /// PTX of other compilers, if there is any beside what is in this program.
     pub corpus: Option<PathBuf>,
+    /// Workloads of the suite `pool` by their mixes and loads; all where there are none.
+    pub mixes: Vec<String>,
+    /// The same.
+    pub loads: Vec<f64>,
     /// Set for little work.
     pub quick: bool,
     /// Seed of all random numbers.

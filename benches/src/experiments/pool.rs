@@ -1,80 +1,27 @@
-//! TReM's evaluation on pools of devices, in virtual time.
+//! TReM's evaluation on pools of devices: `simulated` in virtual time, `devices` on devices, beside virtual time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use preempt::pool::{Elastic, FirstCome, PoolPolicy, Stop, UserFacingFirst};
-use preempt::sim::pool::{JobMix, PoolResults, PoolSimulation, PoolWorkload, SLA};
-use preempt_report::{digits, microseconds};
-use serde_json::{Value, json};
+use anyhow::Result;
+use preempt::sim::pool::JobMix;
 
-use super::{Bench, Experiment, Outcome, Rows, line};
-use crate::progress::Progress;
+use super::{Bench, Experiment, Outcome};
+
+mod devices;
+mod inversion;
+mod occupancy;
+mod outcome;
+mod replay;
+mod simulated;
+mod tasks;
 
 /// Devices of the paper's testbed.
 const DEVICES: usize = 4;
 const MIXES: [(&str, JobMix); 2] = [("W1", JobMix::W1), ("W2", JobMix::W2)];
-const LOADS: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
-/// Workloads of each mix and load, and with `--quick`.
-const SEEDS: (u64, u64) = (5, 1);
 /// The paper's period of 100 ms, a tenth of it, as of all of its times.
 const PERIOD: Duration = Duration::from_millis(10);
-/// A kill and the start of a process on standby took 22 ms in the paper: a tenth of that.
-const TREM: Stop = Stop::Revoke(Duration::from_micros(2200));
-/// What yields of kernels with yield points take on an H200, rounded up (suite `latency`).
-const OURS: Stop = Stop::Yield(Duration::from_micros(50));
-const FREE: Stop = Stop::Yield(Duration::ZERO);
-
-/// Figure 11: numbers of devices, and revocation latencies.
-const POOLS: [usize; 5] = [2, 4, 8, 16, 1000];
-const LATENCIES: [Duration; 6] = [
-    Duration::from_micros(10),
-    Duration::from_micros(100),
-    Duration::from_millis(1),
-    Duration::from_millis(10),
-    Duration::from_millis(100),
-    Duration::from_millis(1000),
-];
-/// Jobs of a pool of four devices, and for each further device.
+/// Jobs of a pool of four devices.
 const JOBS: usize = 30;
-const JOBS_EACH: usize = 8;
-/// Jobs of W2 with a million tasks, about.
-const MANY_JOBS: (usize, usize) = (22_000, 2_000);
-
-/// A policy and how it stops tasks.
-#[derive(Clone, Copy)]
-struct Arm {
-    name: &'static str,
-    policy: fn() -> Box<dyn PoolPolicy>,
-    stop: Stop,
-}
-
-fn first_come() -> Box<dyn PoolPolicy> {
-    Box::new(FirstCome)
-}
-
-fn priority() -> Box<dyn PoolPolicy> {
-    Box::new(UserFacingFirst)
-}
-
-fn elastic() -> Box<dyn PoolPolicy> {
-    Box::new(Elastic::new(SLA).period(PERIOD))
-}
-
-const fn arm(name: &'static str, policy: fn() -> Box<dyn PoolPolicy>, stop: Stop) -> Arm {
-    Arm { name, policy, stop }
-}
-
-const ARMS: [Arm; 8] = [
-    arm("first come", first_come, Stop::Never),
-    arm("priority", priority, Stop::Never),
-    arm("elastic", elastic, Stop::Never),
-    arm("priority, killed", priority, TREM),
-    arm("elastic, killed", elastic, TREM),
-    arm("priority, yielding", priority, OURS),
-    arm("elastic, yielding", elastic, OURS),
-    arm("elastic, for free", elastic, FREE),
-];
 
 /// The experiment `pool`.
 #[derive(Debug)]
@@ -82,22 +29,69 @@ pub struct Pool;
 
 /// What the suite does, and what its rows and keys mean.
 const MEANING: &str = "\
-TReM's evaluation (figures 7, 8, 9 and 11) on pools of devices, in virtual time whatever `--device`
-says. All times are a tenth of the paper's: tasks of 0.1 to 17 ms that users wait for, batch tasks
-of 4.6 to 31 s, and an SLA of 20 ms.
+TReM's evaluation (figures 6 to 11): tasks that users wait for and batch tasks on pools of devices.
+With `--device cuda` or `cpu` it runs on devices, and each workload beside that in virtual time; with
+`--device sim` it is all in virtual time.
 
-- figure 7-9: four devices; W1 has as many user-facing as batch jobs, W2 four times as many. At a
-  load of 1, what comes fills the devices. Each row is the mean over the seeds. killed: a task is
-  revoked in 2.2 ms (the paper's 22 ms) and runs again from its start; yielding: it leaves after
-  50 us and goes on where it was; for free: it leaves at once.
-- figure 11: the mean of W1 and W2 at load 1, with elastic: `devices` varies, killed in 2.2 ms and
-  yielding in 50 us; then the time of a revocation varies on four devices.
 - elastic: user-facing tasks have as many devices as do the work outstanding within the SLA, less
-  the time of a task; in the paper, within the SLA.
+  the time of a task; in the paper, within the SLA. priority: they have all.
+- W1 has as many user-facing as batch jobs, W2 four times as many. At a load of 1, what comes fills
+  the devices. Eight tasks of a job at most are outstanding; their times count from then.
 - late: the part of user-facing tasks that took longer than the SLA. wasted: what revoked tasks had
   run for, by what tasks ran for that ended. batch: the median time of batch jobs from arrival to
-  end, by that of the same policy without stops. used: the part of the devices' time with a task.
+  end, by that of the same policy without stops. used: the part of the devices' time with a task,
+  until the last job came.
+";
+
+/// The part that is in virtual time alone.
+const MEANING_OF_SIMULATION: &str = "\
+With `--device sim`, all times are a tenth of the paper's: tasks of 0.1 to 17 ms that users wait
+for, batch tasks of 4.6 to 31 s, and an SLA of 20 ms.
+
+- figure 7-9: four devices. Each row is the mean over the seeds. killed: a task is revoked in 2.2 ms
+  (the paper's 22 ms) and runs again from its start; yielding: it leaves after 50 us and goes on
+  where it was; for free: it leaves at once.
+- figure 11: the mean of W1 and W2 at load 1, with elastic: `devices` varies, killed in 2.2 ms and
+  yielding in 50 us; then the time of a revocation varies on four devices.
 - `million`: tasks, devices, and seconds that this machine took to simulate them.
+";
+
+/// The part on devices.
+const MEANING_OF_DEVICES: &str = "\
+On devices, user-facing tasks, their jobs and the SLA are a tenth of the paper's: tasks of 0.1 to
+17 ms, jobs of 0.5 s in the mean, 20 ms. Batch tasks and their jobs are a hundredth: tasks of 0.46,
+1.31 and 3.11 s, jobs of 6 s. So a run lasts as long as its load says, 12 to 24 s at load 1. One
+workload of 30 jobs for each mix and load, by `--seed`; `--mix` and `--load` choose some. A GPU is
+split into logical devices. The CPU device stands for a device with its layout, and takes its time.
+
+- tasks: those of table III. User-facing ones are programs of this repository, with the name of the
+  paper's in brackets: Monte Carlo is MD, Darkgray is VA, and Hot Spot 3D is in two dimensions. Each
+  makes its inputs on the device, runs its launches as often as it takes to last as long, and
+  downloads its output, which must be that of the program alone, bit by bit, which was compared with
+  a sequential reference. Batch tasks are one launch of the kernel `hold` each, whose block-tasks
+  hold all SMs, last 1 ms and have yield points; each block-task must have ended once.
+  `alone_us`: the time on a device alone, median; workloads are drawn from these, and virtual time
+  has them.
+- yielding: ours; a batch task yields, and goes on where it was. revoked: its kernel leaves at a
+  yield point, and it runs again from its start. killed: the same, and its device stays empty for
+  2.2 ms more (the paper's 22 ms): TReM. Without stops, priority is measured at load 2 alone.
+- figure 6: the response of a user-facing task that comes to one device with a batch task, by its
+  time alone, with the duration of the batch task; the median.
+- figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes the median
+  of what was measured; `late_simulated_free` the same where yields take no time.
+- figure 10: `over_time` of W1 at load 1, elastic, yielding: devices with a user-facing task, and
+  others with a batch task, every 10 ms.
+- `late_over_simulated_points`: elastic, yielding at load 1, less the simulation where yields take no
+  time, in points of a percent. `late_over_trem_arm`: its late tasks by those of elastic, killed,
+  and by 1 where that has none. `offered_time_run`: used, of the same. All three of both mixes.
+- `wasted`: the most of elastic, yielding. Arms that yield waste the time of block-tasks that are
+  requeued. `batch_over_no_revocation`: its batch at load 2, the most of both mixes.
+  `elastic_over_priority_revocations_max`: revocations of elastic, killed by those of priority,
+  killed, the most. `sim_late_error_points`: from late in virtual time to late on devices, each the
+  mean of both mixes at load 1; the most of all arms.
+- `revocation_p50_us`, `.._p99_us`: from the call that takes a batch task off its device until the
+  host knows that its kernel has left: of tasks that are cancelled, which leave as revoked ones do.
+- `tasks_lost`: tasks without an answer. `tasks_twice`: answers beyond the first of a task.
 ";
 
 impl Experiment for Pool {
@@ -106,11 +100,11 @@ impl Experiment for Pool {
     }
 
     fn about(&self) -> &'static str {
-        "User-facing and batch tasks on pools of devices, as in TReM's evaluation, in virtual time."
+        "User-facing and batch tasks on pools of devices, as in TReM's evaluation."
     }
 
     fn meaning(&self) -> &'static [&'static str] {
-        &[MEANING]
+        &[MEANING, MEANING_OF_SIMULATION, MEANING_OF_DEVICES]
     }
 
     fn is_simulated(&self) -> bool {
@@ -121,34 +115,15 @@ impl Experiment for Pool {
         false
     }
 
-    fn run(&self, bench: &Bench) -> Result<Outcome> {
-        run(bench)
+    fn shape(&self, _processors: u32) -> (u32, u32) {
+        // Four devices share the processors.
+        (1, 1)
     }
-}
 
-/// The means of several workloads.
-#[derive(Clone, Copy, Default)]
-struct Means {
-    late: f64,
-    revocations: f64,
-    yields: f64,
-    wasted: f64,
-    batch_median: f64,
-    utilization: f64,
-}
-
-impl Means {
-    fn of(all: &[PoolResults]) -> Means {
-        let mean = |value: &dyn Fn(&PoolResults) -> f64| {
-            all.iter().map(value).sum::<f64>() / all.len() as f64
-        };
-        Means {
-            late: mean(&|of| of.late(SLA)),
-            revocations: mean(&|of| of.revocations() as f64),
-            yields: mean(&|of| of.yields() as f64),
-            wasted: mean(&|of| of.wasted()),
-            batch_median: mean(&|of| median(of.batch_jobs())),
-            utilization: mean(&|of| of.utilization()),
+    fn run(&self, bench: &Bench) -> Result<Outcome> {
+        match bench.device {
+            Some(_) => devices::run(bench),
+            None => simulated::run(bench),
         }
     }
 }
@@ -157,179 +132,4 @@ fn median(times: &[Duration]) -> f64 {
     let mut times = times.to_vec();
     times.sort_unstable();
     times.get(times.len() / 2).map_or(0.0, Duration::as_secs_f64)
-}
-
-fn simulate(devices: usize, arm: &Arm, workload: &PoolWorkload) -> Result<PoolResults> {
-    Ok(PoolSimulation::boxed(devices, (arm.policy)()).stop(arm.stop).run(workload)?)
-}
-
-fn run(bench: &Bench) -> Result<Outcome> {
-    let seeds = bench.amount(SEEDS.1, SEEDS.0);
-    let of_seeds = |mix, jobs, devices, load| -> Vec<PoolWorkload> {
-        let seed = |of: u64| bench.seed.wrapping_add(of);
-        (0..seeds).map(|of| PoolWorkload::jobs_of(mix, jobs, devices, load, seed(of))).collect()
-    };
-    let mut rows = Rows::below([
-        "figure", "mix", "arm", "devices", "load", "late", "revoked", "yields", "wasted", "batch",
-        "used",
-    ]);
-    let mut all = Vec::new();
-    let progress =
-        Progress::new("pool", (MIXES.len() * LOADS.len() + POOLS.len() + LATENCIES.len()) as u64);
-    for (mix_name, mix) in MIXES {
-        for load in LOADS {
-            let workloads = of_seeds(mix, JOBS, DEVICES, load);
-            for arm in &ARMS {
-                let results: Result<Vec<_>> =
-                    workloads.iter().map(|workload| simulate(DEVICES, arm, workload)).collect();
-                all.push((mix_name, load, arm.name, Means::of(&results?)));
-            }
-            progress.step();
-        }
-    }
-    for &(mix, load, arm, means) in &all {
-        let without = arm.split(',').next().unwrap_or(arm);
-        let base = find(&all, mix, load, without);
-        push(
-            &mut rows,
-            "7-9",
-            mix,
-            arm,
-            DEVICES,
-            load,
-            &means,
-            Some(means.batch_median / base.batch_median),
-        );
-    }
-    for devices in POOLS.into_iter().filter(|&devices| !bench.quick || devices < 1000) {
-        let jobs = JOBS.max(JOBS_EACH * devices);
-        let workloads: Vec<_> =
-            MIXES.iter().flat_map(|&(_, mix)| of_seeds(mix, jobs, devices, 1.0)).collect();
-        for arm in ["elastic", "elastic, killed", "elastic, yielding"] {
-            let arm = ARMS.iter().find(|of| of.name == arm).expect("it is there");
-            let results: Result<Vec<_>> =
-                workloads.iter().map(|workload| simulate(devices, arm, workload)).collect();
-            push(&mut rows, "11a", "both", arm.name, devices, 1.0, &Means::of(&results?), None);
-        }
-        progress.step();
-    }
-    let workloads: Vec<_> =
-        MIXES.iter().flat_map(|&(_, mix)| of_seeds(mix, JOBS, DEVICES, 1.0)).collect();
-    for latency in LATENCIES {
-        let arm = Arm { name: "elastic, killed", policy: elastic, stop: Stop::Revoke(latency) };
-        let results: Result<Vec<_>> =
-            workloads.iter().map(|workload| simulate(DEVICES, &arm, workload)).collect();
-        let means = Means::of(&results?);
-        let name = format!("elastic, killed in {} µs", latency.as_micros());
-        push(&mut rows, "11b", "both", &name, DEVICES, 1.0, &means, None);
-        let row = rows.json.last_mut().expect("just pushed");
-        row["latency_us"] = json!(microseconds(latency));
-        progress.step();
-    }
-    drop(progress);
-    let many = bench.amount(MANY_JOBS.1, MANY_JOBS.0);
-    let workload = PoolWorkload::jobs_of(JobMix::W2, many, 1000, 1.0, bench.seed);
-    let start = Instant::now();
-    let elastic = ARMS.iter().find(|arm| arm.name == "elastic, killed").expect("it is there");
-    let results = simulate(1000, elastic, &workload)?;
-    ensure!(!results.responses().is_empty(), "no task came to its end");
-    let seconds = start.elapsed().as_secs_f64();
-    let mut summary = summary(&all);
-    summary["million"] = json!({ "tasks": workload.tasks(), "devices": 1000, "seconds": seconds });
-    Ok(Outcome {
-        about: format!(
-            "TReM's evaluation in virtual time, a tenth of its times: an SLA of 20 ms. {} tasks on 1,000 devices \
-             took {} s to simulate.",
-            workload.tasks(),
-            digits(seconds)
-        ),
-        table: rows.table,
-        text_columns: 3,
-        rows: rows.json,
-        summary,
-        mistake: None,
-    })
-}
-
-type Row = (&'static str, f64, &'static str, Means);
-
-fn find(all: &[Row], mix: &str, load: f64, arm: &str) -> Means {
-    let is_it = |row: &&Row| row.0 == mix && row.1 == load && row.2 == arm;
-    all.iter().find(is_it).map(|row| row.3).unwrap_or_default()
-}
-
-#[expect(clippy::too_many_arguments, reason = "the columns")]
-fn push(
-    rows: &mut Rows,
-    figure: &str,
-    mix: &str,
-    arm: &str,
-    devices: usize,
-    load: f64,
-    means: &Means,
-    batch: Option<f64>,
-) {
-    let percent = |part: f64| digits(100.0 * part) + " %";
-    let cells = line([
-        figure,
-        mix,
-        arm,
-        &devices.to_string(),
-        &load.to_string(),
-        &percent(means.late),
-        &digits(means.revocations),
-        &digits(means.yields),
-        &percent(means.wasted),
-        &batch.map_or("-".into(), digits),
-        &percent(means.utilization),
-    ]);
-    let json = json!({
-        "figure": figure,
-        "mix": mix,
-        "arm": arm,
-        "devices": devices,
-        "load": load,
-        "late": means.late,
-        "revocations": means.revocations,
-        "yields": means.yields,
-        "wasted": means.wasted,
-        "batch_over_no_stop": batch,
-        "utilization": means.utilization,
-    });
-    rows.push(cells, json);
-}
-
-/// The summary, by its keys.
-fn summary(all: &[Row]) -> Value {
-    let at = |mix: &str, load, arm| find(all, mix, load, arm);
-    let late =
-        |arm| MIXES.iter().map(|(mix, _)| at(mix, 1.0, arm).late).sum::<f64>() / MIXES.len() as f64;
-    let over_priority = MIXES.iter().flat_map(|(mix, _)| {
-        LOADS.map(|load| {
-            let revoked = |arm| at(mix, load, arm).revocations.max(f64::MIN_POSITIVE);
-            revoked("elastic, killed") / revoked("priority, killed")
-        })
-    });
-    let batch = |arm| {
-        let of = |mix: &str| at(mix, 2.0, arm).batch_median / at(mix, 2.0, "elastic").batch_median;
-        MIXES.iter().map(|(mix, _)| of(mix)).fold(0.0, f64::max)
-    };
-    let most_wasted = |arm| {
-        let wasted = MIXES.iter().flat_map(|(mix, _)| LOADS.map(|load| at(mix, load, arm).wasted));
-        wasted.fold(0.0, f64::max)
-    };
-    json!({
-        "late_first_come": late("first come"),
-        "late_elastic": late("elastic"),
-        "late_elastic_killed": late("elastic, killed"),
-        "late_elastic_yielding": late("elastic, yielding"),
-        "late_over_free_points": 100.0 * (late("elastic, yielding") - late("elastic, for free")),
-        "late_over_trem_arm": late("elastic, yielding") / late("elastic, killed"),
-        "wasted_killed": most_wasted("elastic, killed"),
-        "wasted_yielding": most_wasted("elastic, yielding"),
-        "batch_over_no_stop_killed": batch("elastic, killed"),
-        "batch_over_no_stop_yielding": batch("elastic, yielding"),
-        "elastic_over_priority_revocations_max": over_priority.fold(0.0, f64::max),
-        "utilization": at("W1", 1.0, "elastic, yielding").utilization,
-    })
 }

@@ -1,0 +1,117 @@
+//! One device with a batch task: how soon it is free, and what a user waits for (figure 6).
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use preempt::error::PoolError;
+use preempt::pool::{Class, Pool, Stop, TaskHandle};
+use preempt::{Error, Scheduler};
+
+use super::devices::{Policy, pool_of};
+use super::occupancy::Occupancy;
+use super::replay::{Answers, await_batch};
+use super::tasks::{Answer, Kind, Ticket};
+use crate::experiments::Bench;
+use crate::samples::Samples;
+
+/// Durations of batch tasks in milliseconds, and with `--quick`.
+const BATCH_MILLIS: [u64; 4] = [100, 200, 400, 800];
+const QUICK_BATCH_MILLIS: [u64; 2] = [5, 10];
+/// Responses beside each batch task that yields, and with `--quick`. Without stops one tells as much.
+const SAMPLES: (u32, u32) = (5, 1);
+/// Revocations, and with `--quick`.
+const REVOCATIONS: (u32, u32) = (100, 3);
+/// From the start of a batch task's body until its kernel is sure to run.
+const SETTLED: Duration = Duration::from_millis(3);
+
+/// The response of a user-facing task that comes to a device with a batch task.
+#[derive(Clone, Copy, Debug)]
+pub struct Inversion {
+    /// The user-facing task.
+    pub name: &'static str,
+    /// Whether the batch task yields.
+    pub yields: bool,
+    /// Time of the batch task alone.
+    pub batch: Duration,
+    /// The median.
+    pub response: Duration,
+    /// The task's time alone.
+    pub alone: Duration,
+}
+
+fn batch_of(kinds: &[Kind]) -> Result<&Kind> {
+    let longest = kinds.iter().rfind(|kind| kind.class == Class::Batch);
+    longest.context("a workload without batch tasks")
+}
+
+/// Starts a batch task, and returns when its kernel runs.
+fn start(pool: &Pool, kind: &Kind) -> Result<TaskHandle<Answer>> {
+    let occupancy = Arc::new(Occupancy::new(pool.devices()));
+    let task = kind.task(Ticket::default(), &occupancy, Duration::ZERO);
+    let handle = pool.application(Class::Batch).submit(&task)?;
+    await_batch(&occupancy)?;
+    thread::sleep(SETTLED);
+    Ok(handle)
+}
+
+/// Cancels a task, which leaves its device as a revoked one does, and waits until it has left.
+fn cancel(handle: TaskHandle<Answer>) -> Result<Duration> {
+    let start = Instant::now();
+    handle.cancel();
+    let ended = handle.wait();
+    let took = start.elapsed();
+    ensure!(
+        matches!(ended, Ok(_) | Err(Error::Pool(PoolError::Cancelled { .. }))),
+        "a cancelled batch task: {ended:?}"
+    );
+    Ok(took)
+}
+
+/// From the decision to take a device from a batch task until the pool knows that its SMs are free. The pool says how often it
+/// revokes and not how long that takes; a task that is cancelled leaves in the same way, at the call.
+pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<Samples> {
+    let pool = pool_of(one, Policy::Priority, Stop::Never)?;
+    let mut times = Samples::default();
+    for _ in 0..bench.amount(REVOCATIONS.1, REVOCATIONS.0) {
+        times.push(cancel(start(&pool, batch_of(kinds)?)?)?);
+    }
+    Ok(times)
+}
+
+/// All user-facing tasks beside batch tasks of growing duration, with and without stops.
+pub fn measure(
+    bench: &Bench,
+    one: &[Scheduler],
+    kinds: &[Kind],
+    stop: Duration,
+    answers: &mut Answers,
+) -> Result<Vec<Inversion>> {
+    let mut inversions = Vec::new();
+    let durations = bench.amount(&QUICK_BATCH_MILLIS[..], &BATCH_MILLIS[..]);
+    for yields in [false, true] {
+        let stop = if yields { Stop::Yield(stop) } else { Stop::Never };
+        let pool = pool_of(one, Policy::Priority, stop)?;
+        let service = pool.application(Class::UserFacing);
+        let samples = if yields { bench.amount(SAMPLES.1, SAMPLES.0) } else { 1 };
+        for batch in durations.iter().copied().map(Duration::from_millis) {
+            let kind_of_batch = batch_of(kinds)?.lasting(batch);
+            for kind in kinds.iter().filter(|kind| kind.class == Class::UserFacing) {
+                let mut responses = Samples::default();
+                for _ in 0..samples {
+                    let handle = start(&pool, &kind_of_batch)?;
+                    let occupancy = Arc::new(Occupancy::new(1));
+                    let task = kind.task(Ticket::default(), &occupancy, Duration::ZERO);
+                    let (answer, report) = service.submit(&task)?.wait_with_report()?;
+                    answers.check(kind, &answer);
+                    responses.push(report.turnaround);
+                    cancel(handle)?;
+                }
+                let (name, alone, response) = (kind.name, kind.alone, responses.p50());
+                inversions.push(Inversion { name, yields, batch, response, alone });
+            }
+        }
+    }
+    Ok(inversions)
+}
