@@ -25,9 +25,9 @@ const SAMPLES: (u32, u32) = (9, 3);
 /// Runs of a task on each other device, ahead of all workloads.
 const WARM: u32 = 3;
 /// Corrections of the number of repeats: launches of a kernel change their form in the first few.
-const CORRECTIONS: u32 = 3;
-/// Repeats at most, where one takes next to nothing.
-const MOST_REPEATS: u32 = 100_000;
+const CORRECTIONS: u32 = 4;
+/// Repeats after a correction by those before, at most: where one takes next to nothing, its time is that of other things.
+const GROWTH: u32 = 16;
 /// Of a batch task's block-tasks: a yield loses half of that.
 const BLOCK_TASK: Duration = Duration::from_millis(1);
 /// Rounds of block-tasks by which the time of one is measured, and with `--quick`.
@@ -330,11 +330,12 @@ impl Alone {
                 0 => once.as_secs_f64(),
                 more => kind.alone.saturating_sub(once).as_secs_f64() / f64::from(more),
             };
-            let more = (missing / each.max(1e-9)).round().min(f64::from(MOST_REPEATS)) as u32;
-            if more + 1 == *repeats {
+            let more = (missing / each.max(1e-9)).round() as u32;
+            let corrected = more.saturating_add(1).min(repeats.saturating_mul(GROWTH));
+            if corrected == *repeats {
                 break;
             }
-            *repeats = more + 1;
+            *repeats = corrected;
             kind.alone = self.time(&kind, samples)?;
         }
         Ok(kind)
