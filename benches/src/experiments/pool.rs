@@ -9,6 +9,7 @@ use super::{Bench, Experiment, Outcome};
 
 mod devices;
 mod inversion;
+mod isolation;
 mod occupancy;
 mod outcome;
 mod replay;
@@ -59,10 +60,11 @@ for, batch tasks of 4.6 to 31 s, and an SLA of 20 ms.
 /// The part on devices.
 const MEANING_OF_DEVICES: &str = "\
 On devices, user-facing tasks, their jobs and the SLA are a tenth of the paper's: tasks of 0.1 to
-17 ms, jobs of 0.5 s in the mean, 20 ms. Batch tasks and their jobs are a hundredth: tasks of 0.46,
-1.31 and 3.11 s, jobs of 6 s. So a run lasts as long as its load says, 12 to 24 s at load 1. One
+17 ms, jobs of 0.5 s in the mean, 20 ms. Batch tasks and their jobs are a two-hundredth: tasks of
+0.23, 0.65 and 1.56 s, jobs of 3 s. So a run lasts as long as its load says, 7 to 13 s at load 1. One
 workload of 30 jobs for each mix and load, by `--seed`; `--mix` and `--load` choose some. A GPU is
-split into logical devices. The CPU device stands for a device with its layout, and takes its time.
+split into four parts, which are the devices. The CPU device stands for a device with its layout, and
+takes its time.
 
 - tasks: those of table III. User-facing ones are programs of this repository, with the name of the
   paper's in brackets: Monte Carlo is MD, Darkgray is VA, and Hot Spot 3D is in two dimensions. Each
@@ -77,6 +79,9 @@ split into logical devices. The CPU device stands for a device with its layout, 
   2.2 ms more (the paper's 22 ms): TReM. Without stops, priority is measured at load 2 alone.
 - figure 6: the response of a user-facing task that comes to one device with a batch task, by its
   time alone, with the duration of the batch task; the median.
+- isolation: a program on one device, from its launch until its end is known, with idle devices
+  beside it, with such that compute (MD5Hash) and that move memory (Triad). `isolation_compute_p50`:
+  MD5Hash beside MD5Hash, by itself beside idle devices.
 - figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes the median
   of what was measured; `late_simulated_free` the same where yields take no time.
 - figure 10: `over_time` of W1 at load 1, elastic, yielding: devices with a user-facing task, and

@@ -10,6 +10,7 @@ use preempt::sim::pool::{JobTimes, PoolResults, PoolSimulation, PoolWorkload, SL
 use preempt::{CpuLayout, Device, Scheduler};
 
 use super::inversion::{self, Inversion};
+use super::isolation::{self, Isolation};
 use super::replay::{Answers, Replayed, replay};
 use super::tasks::{Alone, BATCH, BATCH_SCALE, Kind, SERVICES, USER_FACING_SCALE};
 use super::{DEVICES, JOBS, MIXES, PERIOD, outcome};
@@ -146,6 +147,8 @@ pub struct All {
     pub revocations: Samples,
     /// Figure 6.
     pub inversions: Vec<Inversion>,
+    /// What neighbours cost.
+    pub isolation: Vec<Isolation>,
     /// Figures 7 to 10.
     pub runs: Vec<Measured>,
     /// Over all runs.
@@ -156,8 +159,7 @@ pub struct All {
 fn devices(bench: &Bench) -> Result<Vec<Device>> {
     let device = bench.device.clone().context("this part of the suite is not simulated")?;
     if bench.gpu.is_some() {
-        // LOGICAL DEVICES: here the GPU is to be split into `DEVICES` of them.
-        return Ok(vec![device]);
+        return Ok(device.split(DEVICES as u32)?);
     }
     let properties = device.properties();
     let layout = CpuLayout::sms(properties.sms).blocks_per_sm(properties.blocks_per_sm);
@@ -200,6 +202,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let revocations = inversion::revocations(bench, one, &kinds)?;
     let stop = revocations.p50();
     let inversions = inversion::measure(bench, one, &kinds, stop, &mut answers)?;
+    let isolation = isolation::measure(bench, &devices)?;
     drop(progress);
 
     let progress = Progress::new("workloads", (mixes.len() * loads.len() * ARMS.len()) as u64);
@@ -221,7 +224,8 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     }
     drop(progress);
     let devices = devices.len();
-    Ok(outcome::outcome(bench, &All { kinds, devices, revocations, inversions, runs, answers }))
+    let all = All { kinds, devices, revocations, inversions, isolation, runs, answers };
+    Ok(outcome::outcome(bench, &all))
 }
 
 fn is_chosen(chosen: &[String], name: &str) -> bool {

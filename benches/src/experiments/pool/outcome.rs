@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::devices::{All, Measured};
 use super::inversion::Inversion;
+use super::isolation::{Isolation, NEIGHBOURS};
 use super::median;
 use super::replay::{Answers, Replayed, SAMPLE};
 use super::tasks::{BATCH_SCALE, Kind, USER_FACING_SCALE};
@@ -44,6 +45,9 @@ pub fn outcome(bench: &Bench, all: &All) -> Outcome {
     }
     for inversion in &all.inversions {
         push_inversion(&mut rows, inversion);
+    }
+    for isolation in &all.isolation {
+        push_isolation(&mut rows, isolation);
     }
     for run in &all.runs {
         push_run(&mut rows, all, run);
@@ -103,6 +107,28 @@ fn push_inversion(rows: &mut Rows, inversion: &Inversion) {
         "response_over_alone": to_alone,
     });
     rows.push(cells, json);
+}
+
+/// A row for each neighbour.
+fn push_isolation(rows: &mut Rows, isolation: &Isolation) {
+    let [idle, ..] = isolation.times.each_ref().map(Samples::summary);
+    for (neighbour, times) in NEIGHBOURS.iter().zip(&isolation.times) {
+        let summary = times.summary();
+        let to_idle = ratio(summary.p50, idle.p50);
+        let of = format!("{} beside {neighbour}", isolation.name);
+        let shown = show_ratio(to_idle);
+        let cells = line(["isolation", &of, "-", "-", "-", "-", "-", "-", "-", "-", "-", &shown]);
+        let json = json!({
+            "figure": "isolation",
+            "task": isolation.name,
+            "neighbours": neighbour,
+            "p50_us": microseconds(summary.p50),
+            "p99_us": microseconds(summary.p99),
+            "p50_over_idle": to_idle,
+            "p99_over_idle": ratio(summary.p99, idle.p99),
+        });
+        rows.push(cells, json);
+    }
 }
 
 fn push_run(rows: &mut Rows, all: &All, run: &Measured) {
@@ -221,6 +247,10 @@ fn summary(bench: &Bench, all: &All) -> Value {
         let of_arm = all.inversions.iter().filter(|of| of.yields == yields);
         most(of_arm.filter_map(|of| ratio(of.response, of.alone)))
     };
+    let isolation = all.isolation.first().and_then(|compute| {
+        let [idle, beside, ..] = &compute.times;
+        ratio(beside.p50(), idle.p50())
+    });
     let revocation = all.revocations.summary();
     let Answers { tasks, lost, twice, wrong, .. } = all.answers;
     json!({
@@ -243,6 +273,7 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "batch_over_no_revocation": most(batch),
         "elastic_over_priority_revocations_max": most(over_priority),
         "sim_late_error_points": most(errors),
+        "isolation_compute_p50": isolation,
         "response_over_alone_no_stop_max": figure_6(false),
         "response_over_alone_yielding_max": figure_6(true),
         "tasks": tasks,
