@@ -64,7 +64,7 @@ impl Engine {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         let range = launch.range;
         let ledger = launch.books(&mut self.ledger, &mut self.guests);
-        let uncovered = ledger.uncovered(range);
+        let (uncovered, hole) = (ledger.uncovered(range), ledger.hole(range));
         if uncovered == 0 {
             return;
         }
@@ -111,6 +111,8 @@ impl Engine {
         // Below that, the hardware makes no room for it.
         let over = over.filter(|_| self.queues.level(queue) >= level);
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
+        let is_beside_plain = self.is_beside_plain(key);
+        let fills = if has_blocks && is_beside_plain { hole } else { SmRange::EMPTY };
         let place = Place::Free {
             sms: uncovered,
             room,
@@ -118,6 +120,7 @@ impl Engine {
             // After a spill, blocks of other launches occupy these SMs.
             is_taken: has_taken || launch.spilled,
             strangers: self.strangers_on(range, key),
+            is_beside_plain,
         };
         let work = launch.work(there, sms, &self.costs);
         let (others, outside) =
@@ -129,8 +132,19 @@ impl Engine {
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
+            if shape.keeps_to_own {
+                launch.put_to_fill(slot, fills);
+            }
         }
         self.go_on_behind(queue);
+    }
+
+    /// Whether another launch has SMs for a plain grid, which no word keeps to these.
+    fn is_beside_plain(&self, key: OpKey) -> bool {
+        self.queues.heads().any(|(_, op, _)| {
+            let other = self.ops.get(op).filter(|_| op != key).and_then(|op| op.launch.as_ref());
+            other.is_some_and(|other| other.spec.plain && !other.range.is_empty())
+        })
     }
 
     /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since
