@@ -305,13 +305,8 @@ fn own_version(file: &str) -> Option<&str> {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let is_freeable = self.is_freeable();
-        if let Some(part) = self.part.take()
-            && !is_freeable
-        {
-            std::mem::forget(part);
-        }
-        if is_freeable {
+        // A part that stays needs the GPU's context.
+        if self.is_freeable() && self.part.take().is_none_or(Part::destroy) {
             // SAFETY: retained once, in `retain`; everything that was allocated in the context holds it.
             unsafe { (self.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
         }

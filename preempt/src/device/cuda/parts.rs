@@ -16,7 +16,7 @@ use cudarc::driver::sys;
 use preempt_ptx_text::MOST_SM_NUMBERS;
 
 use super::context::Context;
-use super::driver::{PartFunctions, RawContext, RawPart, Resource};
+use super::driver::{PartFunctions, RawContext, RawPart, Resource, SUCCESS};
 use crate::device::Properties;
 use crate::error::{DeviceError, Error};
 
@@ -144,12 +144,18 @@ impl Division {
         // SAFETY: a resource of SMs, as was asked for.
         let sms = unsafe { resource.__bindgen_anon_1.sm.smCount };
         let numbers = OnceLock::new();
-        let mut part = Part { raw, context: own, index, sms, memory, functions, numbers };
-        // SAFETY: the pointers are valid. After an error, the part is destroyed.
+        let part = Part { raw, context: own, index, sms, memory, functions, numbers };
+        // SAFETY: the pointers are valid.
         let code = unsafe { (functions.cuCtxFromGreenCtx)(&raw mut own, raw) };
-        context.check("cuCtxFromGreenCtx", code)?;
-        part.context = own;
-        Ok(part)
+        match context.check("cuCtxFromGreenCtx", code) {
+            Ok(()) => Ok(Part { context: own, ..part }),
+            Err(error) => {
+                if context.is_freeable() {
+                    part.destroy();
+                }
+                Err(error)
+            }
+        }
     }
 }
 
@@ -220,13 +226,12 @@ impl Part {
     pub fn numbers(&self) -> Option<&[u16]> {
         self.numbers.get().map(Vec::as_slice)
     }
-}
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        // SAFETY: made once, in `make`. What was made in its context is gone, since all of that holds the context; a context
-        // that is not freeable forgets its part. One that cannot be destroyed is lost until the process ends.
-        unsafe { (self.functions.cuGreenCtxDestroy)(self.raw) };
+    /// Destroys it, if its context is freeable; returns whether it is gone. One that the driver does not destroy stays until
+    /// the process ends.
+    pub fn destroy(self) -> bool {
+        // SAFETY: made once, in `make`. What was made in its context is gone, since all of that holds the context.
+        unsafe { (self.functions.cuGreenCtxDestroy)(self.raw) == SUCCESS }
     }
 }
 
