@@ -315,8 +315,10 @@ impl Drop for Context {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // A thread that had no context may as well keep this one.
-        if self.before != self.context.raw && !self.before.is_null() {
+        // A thread that had no context may as well keep the primary one. A part's would confine other work of the application
+        // to the part, and end before the thread.
+        let keeps = self.before.is_null() && self.context.part.is_none();
+        if self.before != self.context.raw && !keeps {
             // SAFETY: the context was current before. If it has been destroyed since, the driver returns an error and
             // does nothing else.
             let go_back = || unsafe { (self.context.functions().cuCtxSetCurrent)(self.before) };
