@@ -132,7 +132,9 @@ impl Code {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        if self.context.is_freeable() && self.context.enter().is_ok() {
+        if self.context.is_freeable()
+            && let Ok(_entered) = self.context.enter()
+        {
             // SAFETY: loaded once, in `load`, and nothing of it runs.
             unsafe { (self.context.functions().cuModuleUnload)(self.raw) };
         }

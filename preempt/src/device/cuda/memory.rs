@@ -68,7 +68,9 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.context.is_freeable() && self.context.enter().is_ok() {
+        if self.context.is_freeable()
+            && let Ok(_entered) = self.context.enter()
+        {
             // SAFETY: allocated once, in `new`.
             unsafe { (self.context.functions().cuMemFreeHost)(self.start.as_ptr().cast()) };
         }
@@ -107,7 +109,9 @@ impl Fixed {
 
 impl Drop for Fixed {
     fn drop(&mut self) {
-        if self.context.is_freeable() && self.context.enter().is_ok() {
+        if self.context.is_freeable()
+            && let Ok(_entered) = self.context.enter()
+        {
             // SAFETY: allocated once, in `new`.
             unsafe { (self.context.functions().cuMemFree_v2)(self.address) };
         }
@@ -368,7 +372,9 @@ impl Drop for Pool {
         if !matches!(entered.and_then(|_entered| self.line.stream().settle(LAST_WAIT)), Ok(true)) {
             self.context.abandon();
         }
-        if self.context.is_freeable() && self.context.enter().is_ok() {
+        if self.context.is_freeable()
+            && let Ok(_entered) = self.context.enter()
+        {
             // SAFETY: created once, in `new`. The driver keeps what the remaining allocations need.
             unsafe { (self.context.functions().cuMemPoolDestroy)(self.raw) };
         }

@@ -113,7 +113,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.context.is_freeable() {
+        if self.context.is_freeable()
+            && let Ok(_entered) = self.context.enter()
+        {
             // SAFETY: created once, in `new`.
             unsafe { (self.context.functions().cuStreamDestroy_v2)(self.raw) };
         }
