@@ -64,6 +64,16 @@ fn the_cpu_device_keeps_to_the_contract() {
 }
 
 #[test]
+fn a_part_of_the_cpu_device_keeps_to_the_contract() {
+    let whole = Device::cpu_with(CpuLayout::sms(5).blocks_per_sm(2).memory(32 << 20));
+    let parts = whole.expect("a device").split(2).expect("parts");
+    check(&parts[1], &KERNELS);
+    // Beside one that is gone.
+    let [first, _] = <[Device; 2]>::try_from(parts).expect("two");
+    check(&first, &KERNELS);
+}
+
+#[test]
 fn the_model_keeps_to_the_contract() {
     for (is_polled, memory) in [(false, None), (true, Some(16 << 20))] {
         let (device, model) = Model::device(Settings { sms: 3, is_polled, memory });
