@@ -32,6 +32,7 @@ mod device_code;
 mod fake;
 mod foreign;
 mod panics;
+mod parts;
 mod peers;
 mod pools;
 mod raw;
@@ -49,17 +50,19 @@ const CASES: &str = "PREEMPT_FAULTS_CASES";
 const FAKE: &str = "fake";
 const GPU: &str = "gpu";
 
-const WORKLOADS: [&str; 6] = ["storm", "large", "schedulers", "programs", "armed", "checkpoints"];
+const WORKLOADS: [&str; 7] =
+    ["storm", "large", "schedulers", "programs", "armed", "checkpoints", "parts"];
 
 /// Calls of the search for the driver, which happens once in a process, with a lasting result.
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
 /// Calls on drop, which free nothing after an error.
-const FREES: [&str; 7] = [
+const FREES: [&str; 8] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
+    "cuGreenCtxDestroy",
     "cuMemFree_v2",
     "cuMemFreeHost",
     "cuModuleUnload",
@@ -214,6 +217,7 @@ fn run(case: &Case) -> Found {
             "proxies" => signal_paths::one_after_the_other(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),
             "contract" => conformance::check(&device, &workloads::CONTRACT),
+            parts if parts.starts_with("part") => parts::run(case, &device, &mut found),
             "fills" => workloads::fills(&device, &mut found),
             "foreign" => foreign::run(&device, &mut found),
             "raw" => raw::run(&device, &mut found),

@@ -81,7 +81,7 @@ fn start_busy(scheduler: &Scheduler) -> Option<Handle<LaunchReport>> {
 }
 
 /// Launches that count, on one device or the other, before a kernel that runs there.
-fn take_turns(schedulers: &[Scheduler; 2], found: &mut Found) {
+pub fn take_turns(schedulers: &[Scheduler; 2], found: &mut Found) {
     let mut random = Random(7);
     for (home, tasks) in [(0, 3), (1, 40), (0, 700)] {
         let before = found.errors;

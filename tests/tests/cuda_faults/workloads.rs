@@ -370,7 +370,7 @@ impl Run<'_> {
     }
 }
 
-fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<Run<'a>> {
+pub fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<Run<'a>> {
     let builder = Scheduler::builder().device(device.clone()).signal_path(path);
     let builder = builder.preemption(Preemption::Preemptible);
     let scheduler = found.take(builder.kernels(device_code::module()).build())?;
@@ -379,7 +379,13 @@ fn start<'a>(device: &Device, path: SignalPath, found: &'a mut Found) -> Option<
 
 /// Launches with small copies, urgent ones among them.
 pub fn storm(device: &Device, pieces: u32, found: &mut Found) {
-    let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
+    if let Some(run) = start(device, SignalPath::StreamWrite, found) {
+        storm_of(run, pieces);
+    }
+}
+
+/// [`storm`] of a scheduler.
+pub fn storm_of(mut run: Run<'_>, pieces: u32) {
     let streams = [0, 0, 1].map(|priority| run.scheduler.stream(priority));
     let victim = run.victim(&streams[0], 200_000);
     let mut under_way = Vec::new();

@@ -10,8 +10,8 @@ use preempt_device::abi::{Cohort, DeviceQueue};
 
 use super::kernels::FakeKernel;
 use super::memory::{Kind, state};
-use super::panics::FakeFunction;
-use super::{Code, FakeStream, NOT_FOUND};
+use super::panics::{FakeFunction, FakeModule};
+use super::{Code, FakeStream, NOT_FOUND, parts};
 
 /// Proxies that were launched on an idle device, and those that followed another one.
 static PROXIES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -91,12 +91,12 @@ fn gate(row: usize, queues: usize, opened: usize, ticket: u64, limit: Duration) 
     }
 }
 
-fn probe(words: usize, sms: u32) {
+fn probe(words: usize, sms: u32, own: &[u32]) {
     thread::sleep(Duration::from_micros(50));
     let bytes = 8 + 4 * sms as usize;
     if state().check(&(words..words + bytes), Some(Kind::Pinned), "the probe's words") {
-        for index in 0..2 + sms as usize {
-            let value = [sms, 0].get(index).copied().unwrap_or(1);
+        let seen = own.iter().map(|&sm| (2 + sm as usize, 1));
+        for (index, value) in [(0, sms), (1, 0)].into_iter().chain(seen) {
             // SAFETY: it is there; the host reads it when this is over.
             unsafe { ((words + 4 * index) as *mut u32).write_volatile(value) };
         }
@@ -128,7 +128,7 @@ pub enum Entry {
     Costs { signal: usize, post: usize, word: u64 },
     Proxy { mailbox: usize, queues: usize, life: Duration, number: u32 },
     Gate { row: usize, queues: usize, opened: usize, ticket: u64, limit: Duration },
-    Cohort(FakeKernel, Together),
+    Cohort(FakeKernel, Together, &'static FakeModule),
     Plain(FakeKernel),
     Panics(Box<dyn FnOnce() + Send>),
 }
@@ -178,6 +178,7 @@ impl Entry {
                 Some(_) => Entry::Cohort(
                     kernel,
                     Together(unsafe { *(*parameters.add(at)).cast::<Cohort>() }),
+                    function.module(),
                 ),
                 None => Entry::Plain(kernel),
             });
@@ -198,15 +199,16 @@ impl Entry {
             return None;
         };
         Some(match cohort {
-            Some(cohort) => Entry::Cohort(kernel, Together(cohort)),
+            Some(cohort) => Entry::Cohort(kernel, Together(cohort), function.module()),
             None => Entry::Plain(kernel),
         })
     }
 
-    pub fn run(self, blocks: u32, threads: u32) {
-        let (Entry::Cohort(kernel, _) | Entry::Plain(kernel)) = &self else {
+    /// Runs it in a context.
+    pub fn run(self, blocks: u32, threads: u32, context: usize) {
+        let (Entry::Cohort(kernel, ..) | Entry::Plain(kernel)) = &self else {
             return match self {
-                Entry::Probe { words, sms } => probe(words, sms),
+                Entry::Probe { words, sms } => probe(words, sms, &parts::sms(context)),
                 Entry::Costs { signal, post, word } => costs(signal, post, word),
                 Entry::Proxy { mailbox, queues, life, number } => {
                     proxy(mailbox, queues, life, number);
@@ -223,7 +225,9 @@ impl Entry {
             return;
         }
         match &self {
-            Entry::Cohort(kernel, cohort) => kernel.run_cohort(&cohort.get(), threads),
+            Entry::Cohort(kernel, cohort, module) => {
+                kernel.run_cohort(&cohort.get(), threads, &module.sms(context));
+            }
             _ => kernel.run_plain(blocks, threads),
         }
     }
@@ -248,7 +252,10 @@ pub unsafe fn launch(
         let follows = blocks == [1; 3];
         PROXIES[usize::from(follows)].fetch_add(1, Ordering::Relaxed);
     }
-    stream.launch(move || entry.run(blocks.iter().product(), threads))
+    let context = stream.context;
+    // SAFETY: as above.
+    unsafe { &*function.cast::<FakeFunction>() }.module().check(context, "a launch");
+    stream.launch(move || entry.run(blocks.iter().product(), threads, context))
 }
 
 pub struct Together(Cohort);

@@ -131,18 +131,19 @@ impl Work {
         }
     }
 
-    fn run(&self) {
+    fn run(&self, context: usize) {
         if let Work::Kernel { function, parameters, blocks, threads } = self {
             let mut pointers: Vec<_> =
                 parameters.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
-            // SAFETY: the function is never freed, and these are its parameters.
-            let entry = unsafe {
-                Entry::new(ptr::with_exposed_provenance_mut(*function), pointers.as_mut_ptr())
-            };
-            return entry.into_iter().for_each(|entry| entry.run(*blocks, *threads));
+            let function: *mut FakeFunction = ptr::with_exposed_provenance_mut(*function);
+            // SAFETY: the function is never freed.
+            unsafe { &*function }.module().check(context, "a graph");
+            // SAFETY: as above, and these are its parameters.
+            let entry = unsafe { Entry::new(function.cast(), pointers.as_mut_ptr()) };
+            return entry.into_iter().for_each(|entry| entry.run(*blocks, *threads, context));
         }
         if let Work::Child(works) = self {
-            return works.iter().for_each(Work::run);
+            return works.iter().for_each(|work| work.run(context));
         }
         for (range, _) in self.ranges() {
             if !state().check(&range, Some(Kind::Device), "a node of a graph") {
@@ -315,8 +316,9 @@ impl FakeExecutable {
         under_way.fetch_add(1, Ordering::Relaxed);
         let ranges: Vec<_> = nodes.iter().flat_map(|node| node.work.ranges()).collect();
         let id = state().queue(ptr::from_ref(stream).addr(), &ranges, "a graph");
+        let context = stream.context;
         stream.launch(move || {
-            nodes.iter().for_each(|node| node.work.run());
+            nodes.iter().for_each(|node| node.work.run(context));
             state().accesses.retain(|access| access.id != id);
             under_way.fetch_sub(1, Ordering::Release);
         })

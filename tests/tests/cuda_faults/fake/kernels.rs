@@ -136,12 +136,12 @@ impl FakeKernel {
         }
     }
 
-    /// All blocks of a cohort, one after the other.
-    pub fn run_cohort(&self, cohort: &Cohort, threads: u32) {
+    /// All blocks of a cohort, one after the other, on SMs that have these numbers in its code.
+    pub fn run_cohort(&self, cohort: &Cohort, threads: u32, sms: &[u32]) {
         // The hardware is free to place blocks; here they are dealt to SMs in turn.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         for number in 0..cohort.blocks {
-            let sm = NEXT.fetch_add(1, Ordering::Relaxed) % SMS;
+            let sm = sms[NEXT.fetch_add(1, Ordering::Relaxed) as usize % sms.len()];
             let mut block =
                 Block { sm, number, start: Instant::now(), notes: BlockNotes::default() };
             let tasks = Tasks { entry: self, cohort, threads, sm, index: 0 };

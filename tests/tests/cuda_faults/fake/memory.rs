@@ -1,11 +1,14 @@
 //! Allocations on the fake driver, and their uses.
 
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::ops::Range;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use cudarc::driver::sys;
 
 /// The contents of freed host memory; a write there is found at the end.
 const FREED: u8 = 0xDD;
@@ -27,6 +30,8 @@ pub struct Memory {
     kind: Kind,
     /// The context that was current.
     context: usize,
+    /// The pool that it is of, or 0.
+    pool: usize,
     is_live: bool,
 }
 
@@ -75,11 +80,36 @@ pub fn violations() -> Vec<String> {
     found
 }
 
-/// Bytes of all allocations of a kind.
-pub fn bytes(kind: Kind) -> usize {
+/// Bytes of all allocations of a pool.
+pub fn bytes_of(pool: usize) -> usize {
     let state = state();
-    let of_kind = state.memory.values().filter(|memory| memory.is_live && memory.kind == kind);
-    of_kind.map(|memory| memory.bytes).sum()
+    let of_pool = state.memory.values().filter(|memory| memory.is_live && memory.pool == pool);
+    of_pool.map(|memory| memory.bytes).sum()
+}
+
+/// A pool of a device's memory. It stays, so that what is left of it when it is destroyed is known.
+pub struct FakePool {
+    pub device: c_int,
+    /// Bytes that it has at most.
+    limit: usize,
+}
+
+impl FakePool {
+    pub fn create(properties: &sys::CUmemPoolProps) -> *mut FakePool {
+        let limit = Some(properties.maxSize).filter(|&limit| limit > 0).unwrap_or(super::MEMORY);
+        Box::into_raw(Box::new(FakePool { device: properties.location.id, limit }))
+    }
+
+    /// Memory of this pool; `None` if there is not as much.
+    pub fn allocate(&self, bytes: usize) -> Option<usize> {
+        let pool = ptr::from_ref(self).addr();
+        let fits = bytes_of(pool).checked_add(bytes).is_some_and(|all| all <= self.limit);
+        let start = fits.then(|| allocate(bytes, Kind::Device))?;
+        if let Some(memory) = state().memory.get_mut(&start) {
+            memory.pool = pool;
+        }
+        Some(start)
+    }
 }
 
 /// The number of allocations.
@@ -154,7 +184,7 @@ pub fn allocate(bytes: usize, kind: Kind) -> usize {
     }
     state().memory.insert(
         start as usize,
-        Memory { bytes, kind, context: super::CURRENT.get().addr(), is_live: true },
+        Memory { bytes, kind, context: super::CURRENT.get().addr(), pool: 0, is_live: true },
     );
     start as usize
 }

@@ -21,6 +21,7 @@ mod graphs;
 mod kernels;
 mod memory;
 mod panics;
+mod parts;
 mod peers;
 mod saves;
 mod transfers;
@@ -31,10 +32,11 @@ use entries::{Entry, launch};
 use graphs::{FakeExecutable, FakeGraph};
 pub use kernels::hold_spinning;
 use kernels::{SLOTS, SMS};
-use memory::{Kind, State, allocate, lent, release, state};
+use memory::{FakePool, Kind, State, allocate, lent, release, state};
 pub use memory::{Lent, live, live_after, violations};
 use panics::{FakeFunction, FakeModule, failed};
 pub use panics::{Trace, held, hold_panics, launched, let_panic};
+use parts::context;
 pub use peers::{PeerKind, peer_copies, set_peers};
 pub use transfers::host_sides;
 
@@ -42,21 +44,13 @@ type Code = u32;
 
 const INVALID_VALUE: Code = 1;
 const OUT_OF_MEMORY: Code = 2;
+const INVALID_CONTEXT: Code = 201;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
 
 /// Devices of this driver. All memory that is lent is of the first one.
 pub const DEVICES: c_int = 3;
 
-/// The address of a device's only context.
-fn context(device: c_int) -> *mut c_void {
-    ptr::without_provenance_mut(64 * (1 + device as usize))
-}
-
-/// The handle of a device's pool.
-fn pool(device: c_int) -> *mut c_void {
-    ptr::without_provenance_mut(1024 * (1 + device as usize))
-}
 /// The stream of calls that name none.
 const LEGACY_STREAM: usize = 1;
 
@@ -82,12 +76,17 @@ fn completed(is_done: bool) -> Code {
 }
 
 fn grids(context: usize) -> &'static AtomicUsize {
-    &GRIDS[context / 64 - 1]
+    &GRIDS[parts::device(context)]
 }
 
 thread_local! {
     static CURRENT: Cell<sys::CUcontext> = const { Cell::new(ptr::null_mut()) };
     static RANDOM: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether this thread has a current context.
+pub fn has_context() -> bool {
+    !CURRENT.get().is_null()
 }
 
 /// Waits for all running grids of the current context's device, like a driver that pins or frees memory.
@@ -145,6 +144,7 @@ impl FakeStream {
     }
 
     fn put(&self, job: impl FnOnce() + Send + 'static) -> Code {
+        parts::check(self.context, "work for a stream");
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(jobs) = &*jobs else {
             state().violation("work for a stream that was destroyed".into());
@@ -182,6 +182,9 @@ impl FakeStream {
     }
 
     fn launch(&self, grid: impl FnOnce() + Send + 'static) -> Code {
+        if CURRENT.get().addr() != self.context {
+            state().violation("a launch in a stream of a context that is not current".into());
+        }
         let grids = grids(self.context);
         grids.fetch_add(1, Ordering::Relaxed);
         self.put(|| {
@@ -221,6 +224,9 @@ impl FakeEvent {
     }
 }
 
+/// How functions begin that need no current context.
+const ANYWHERE: [&str; 5] = ["cuInit", "cuDriver", "cuDev", "cuCtx", "cuGreenCtx"];
+
 macro_rules! driver {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(const _: unsafe fn($($type),*) -> sys::CUresult = sys::$name;)*
@@ -232,6 +238,14 @@ macro_rules! driver {
                 unsafe extern "C" fn $name($($argument: $type),*) -> Code {
                     if let Some(code) = failed().filter(|_| !stringify!($name).starts_with("cuCtx")) {
                         return code;
+                    }
+                    if !ANYWHERE.iter().any(|start| stringify!($name).starts_with(start)) {
+                        if CURRENT.get().is_null() {
+                            let what = concat!("no context is current: ", stringify!($name));
+                            state().violation(what.into());
+                            return INVALID_CONTEXT;
+                        }
+                        parts::check(CURRENT.get().addr(), stringify!($name));
                     }
                     // SAFETY: the device layer calls each as the driver's manual says.
                     unsafe { $body }
@@ -275,6 +289,7 @@ driver! {
         0
     }
     fn cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice) {
+        parts::retain(device);
         *context = self::context(device).cast();
         0
     }
@@ -287,20 +302,66 @@ driver! {
     fn cuMemPoolSetAccess(
         pool: sys::CUmemoryPool, access: *const sys::CUmemAccessDesc, count: usize
     ) {
-        let owner = context((pool.addr() / 1024 - 1) as c_int).addr();
+        let owner = context((*pool.cast::<FakePool>()).device).addr();
         let user = context((*access).location.id).addr();
         [owner, user].into_iter().for_each(await_grids_of);
         peers::open(owner, user);
         0
     }
-    fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) { 0 }
+    fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) {
+        parts::release_primary(device);
+        0
+    }
+    fn cuDeviceGetDevResource(
+        device: sys::CUdevice, resource: *mut sys::CUdevResource, kind: sys::CUdevResourceType
+    ) {
+        let Some(whole) = parts::whole(kind) else { return INVALID_VALUE };
+        *resource = whole;
+        0
+    }
+    fn cuDevSmResourceSplitByCount(
+        groups: *mut sys::CUdevResource, count: *mut c_uint, all: *const sys::CUdevResource,
+        rest: *mut sys::CUdevResource, flags: c_uint, size: c_uint
+    ) { parts::split(groups, count, all, rest, size) }
+    fn cuDevResourceGenerateDesc(
+        description: *mut sys::CUdevResourceDesc, resources: *mut sys::CUdevResource, count: c_uint
+    ) {
+        let resources = std::slice::from_raw_parts(resources, count as usize);
+        let Some(of_sms) = parts::description(resources) else { return INVALID_VALUE };
+        *description = of_sms;
+        0
+    }
+    fn cuGreenCtxCreate(
+        part: *mut sys::CUgreenCtx, description: sys::CUdevResourceDesc, device: sys::CUdevice,
+        flags: c_uint
+    ) {
+        match parts::create(description, device, flags) {
+            Ok(made) => {
+                *part = made;
+                0
+            }
+            Err(code) => code,
+        }
+    }
+    fn cuGreenCtxDestroy(part: sys::CUgreenCtx) { parts::destroy(part) }
+    fn cuCtxFromGreenCtx(context: *mut sys::CUcontext, part: sys::CUgreenCtx) {
+        let Some(own) = parts::context_of(part) else { return INVALID_CONTEXT };
+        *context = own;
+        0
+    }
     fn cuCtxGetCurrent(context: *mut sys::CUcontext) { *context = CURRENT.get(); 0 }
-    fn cuCtxSetCurrent(context: sys::CUcontext) { CURRENT.set(context); 0 }
+    fn cuCtxSetCurrent(context: sys::CUcontext) {
+        if !parts::check(context.addr(), "cuCtxSetCurrent") {
+            return INVALID_CONTEXT;
+        }
+        CURRENT.set(context);
+        0
+    }
     fn cuCtxGetDevice(device: *mut sys::CUdevice) {
         match CURRENT.get().addr() {
-            0 => 201,
+            0 => INVALID_CONTEXT,
             context => {
-                *device = (context / 64 - 1) as sys::CUdevice;
+                *device = parts::device(context) as sys::CUdevice;
                 0
             }
         }
@@ -316,7 +377,9 @@ driver! {
         0
     }
     fn cuStreamDestroy_v2(stream: sys::CUstream) {
-        *(*stream.cast::<FakeStream>()).jobs.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let stream = &*stream.cast::<FakeStream>();
+        parts::check(stream.context, "cuStreamDestroy");
+        *stream.jobs.lock().unwrap_or_else(PoisonError::into_inner) = None;
         0
     }
     fn cuStreamQuery(stream: sys::CUstream) {
@@ -383,7 +446,9 @@ driver! {
     }
     fn cuModuleUnload(module: sys::CUmodule) {
         await_grids();
-        (*module.cast::<FakeModule>()).unload();
+        let module = &*module.cast::<FakeModule>();
+        module.check(CURRENT.get().addr(), "cuModuleUnload");
+        module.unload();
         0
     }
     fn cuModuleGetGlobal_v2(
@@ -391,8 +456,8 @@ driver! {
         name: *const c_char
     ) {
         match (*module.cast::<FakeModule>()).variable(CStr::from_ptr(name)) {
-            Some(start) => {
-                (*address, *bytes) = (start as u64, 16);
+            Some(range) => {
+                (*address, *bytes) = (range.start as u64, range.len());
                 0
             }
             None => NOT_FOUND,
@@ -485,7 +550,7 @@ driver! {
         0
     }
     fn cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps) {
-        *pool = self::pool((*properties).location.id).cast();
+        *pool = FakePool::create(&*properties).cast();
         0
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
@@ -500,8 +565,8 @@ driver! {
     ) {
         use sys::CUmemPool_attribute_enum::*;
         *value.cast::<u64>() = match attribute {
-            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => RESERVED + memory::bytes(Kind::Device),
-            CU_MEMPOOL_ATTR_USED_MEM_CURRENT => memory::bytes(Kind::Device),
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => RESERVED + memory::bytes_of(pool.addr()),
+            CU_MEMPOOL_ATTR_USED_MEM_CURRENT => memory::bytes_of(pool.addr()),
             _ => 0,
         } as u64;
         0
@@ -512,11 +577,13 @@ driver! {
         address: *mut sys::CUdeviceptr, bytes: usize, pool: sys::CUmemoryPool,
         stream: sys::CUstream
     ) {
-        if bytes > MEMORY {
-            return OUT_OF_MEMORY;
+        match (*pool.cast::<FakePool>()).allocate(bytes) {
+            Some(start) => {
+                *address = start as u64;
+                0
+            }
+            None => OUT_OF_MEMORY,
         }
-        *address = allocate(bytes, Kind::Device) as u64;
-        0
     }
     fn cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream) {
         let start = address as usize;

@@ -1,6 +1,7 @@
 //! Kernels that panic on the fake driver: modules with the variable of records, and the loss of the context.
 
 use std::ffi::{CStr, c_void};
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
@@ -8,16 +9,23 @@ use std::time::Duration;
 
 use preempt_device::abi::Cohort;
 
-use super::Code;
 use super::memory::{Kind, allocate, release, state};
+use super::{CURRENT, Code};
 
 const LAUNCH_FAILED: Code = 719;
+
+/// Bytes of the variable of records.
+const RECORDS: usize = 16;
 
 /// A loaded module.
 pub struct FakeModule {
     text: String,
     /// The variable of records, if the text declares it.
     variable: Option<usize>,
+    /// That of the numbers of SMs.
+    pub(super) numbers: Option<Range<usize>>,
+    /// The context that it is loaded in.
+    context: usize,
 }
 
 /// An entry of a module.
@@ -77,21 +85,38 @@ impl FakeModule {
         // SAFETY: the caller's promise.
         let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy().into_owned();
         let is_declared = text.contains(".visible .global .align 8 .b64 preempt_panic[2];");
-        let variable = is_declared.then(|| {
-            let start = allocate(16, Kind::Device);
+        let zeroed = |bytes: usize| {
+            let start = allocate(bytes, Kind::Device);
             // SAFETY: just allocated.
-            unsafe { ptr::write_bytes(start as *mut u8, 0, 16) };
-            start
+            unsafe { ptr::write_bytes(start as *mut u8, 0, bytes) };
+            start..start + bytes
+        };
+        let variable = is_declared.then(|| zeroed(RECORDS).start);
+        let numbers = text.split_once(".align 2 .b8 preempt_sm_numbers[").map(|(_, rest)| {
+            let bytes = rest.split(']').next().unwrap_or_default();
+            zeroed(bytes.parse().expect("a number of bytes"))
         });
-        FakeModule { text, variable }
+        FakeModule { text, variable, numbers, context: CURRENT.get().addr() }
     }
 
-    pub fn variable(&self, name: &CStr) -> Option<usize> {
-        self.variable.filter(|_| name == c"preempt_panic")
+    pub fn variable(&self, name: &CStr) -> Option<Range<usize>> {
+        match name.to_bytes() {
+            b"preempt_panic" => self.variable.map(|start| start..start + RECORDS),
+            b"preempt_sm_numbers" => self.numbers.clone(),
+            _ => None,
+        }
+    }
+
+    /// Notes a use in another context than that which it was loaded in.
+    pub fn check(&self, context: usize, what: &str) {
+        if self.context != context {
+            state().violation(format!("{what}: the module is of another context"));
+        }
     }
 
     pub fn unload(&self) {
-        if let Some(start) = self.variable {
+        let numbers = self.numbers.as_ref().map(|numbers| numbers.start);
+        for start in [self.variable, numbers].into_iter().flatten() {
             release(start, "cuModuleUnload");
         }
     }
@@ -111,10 +136,14 @@ impl FakeFunction {
         FakeFunction { name, module }
     }
 
+    pub fn module(&self) -> &'static FakeModule {
+        // SAFETY: modules are never freed here.
+        unsafe { &*self.module }
+    }
+
     /// What thread (3, 0, 0) of the block-task `task` does as it panics.
     pub fn panic(&self, task: u32, cohort: Option<&Cohort>) -> impl FnOnce() + Send + use<> {
-        // SAFETY: modules are never freed here.
-        let module = unsafe { &*self.module };
+        let module = self.module();
         let trace = TRACE.load(Ordering::Relaxed);
         let mut words = [0, module.number(&self.name), 1, 3, 0, 0, task, 0, 0, 0, 0, 0];
         if let Some(Cohort { grid: [x, y, _], post, ticket, .. }) = cohort {

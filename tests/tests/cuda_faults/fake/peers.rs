@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::memory::{Kind, state};
-use super::{Code, FakeStream, context};
+use super::parts::{context, primary};
+use super::{Code, FakeStream};
 
 /// How the devices reach each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +22,7 @@ pub enum PeerKind {
 
 static KIND: Mutex<PeerKind> = Mutex::new(PeerKind::Right);
 
-/// Whose memory may be used where: pairs of contexts.
+/// Whose memory may be used where: pairs of primary contexts.
 static OPEN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 static COPIES: AtomicU64 = AtomicU64::new(0);
@@ -61,10 +62,12 @@ impl FakeStream {
         let mut is_far = false;
         for (address, _) in [to, from] {
             let owner = state().context(address);
-            if let Some(owner) = owner.filter(|owner| *owner != self.context) {
+            // Parts of a device have its memory.
+            let [owner, own] = [owner, Some(self.context)].map(|of| of.map(primary));
+            if let (Some(owner), Some(own)) = (owner.filter(|_| owner != own), own) {
                 is_far = true;
                 let known = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-                if !known.contains(&(owner, self.context)) {
+                if !known.contains(&(owner, own)) {
                     let what = "a copy of another device's memory without access".into();
                     state().violation(what);
                 }
