@@ -59,9 +59,10 @@ for, batch tasks of 4.6 to 31 s, and an SLA of 20 ms.
 
 /// The part on devices.
 const MEANING_OF_DEVICES: &str = "\
-On devices, user-facing tasks, their jobs and the SLA are a tenth of the paper's: tasks of 0.1 to
-17 ms, jobs of 0.5 s in the mean, 20 ms. Batch tasks and their jobs are a two-hundredth: tasks of
-0.23, 0.65 and 1.56 s, jobs of 3 s. So a run lasts as long as its load says, 7 to 13 s at load 1. One
+On devices, user-facing tasks and the SLA are a tenth of the paper's: tasks of 0.1 to 17 ms, and
+20 ms. Batch tasks and their jobs are a two-hundredth: tasks of 0.23, 0.65 and 1.56 s, jobs of 3 s.
+Users' jobs are a fiftieth, 0.1 s: a 30th of a batch job, a 120th in the paper. So a run lasts as
+long as its load says, 5 to 12 s at load 1. One
 workload of 30 jobs for each mix and load, by `--seed`; `--mix` and `--load` choose some. A GPU is
 split into four parts, which are the devices. The CPU device stands for a device with its layout, and
 takes its time.

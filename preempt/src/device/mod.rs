@@ -430,7 +430,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NotSplit`] for more parts than the device makes or has hardware queues for, and for a part;
+    /// [`DeviceError::NotSplit`] for more parts than the device makes, and for a part;
     /// [`DeviceError::Taken`] or [`DeviceError::Split`] while it has a scheduler or parts; as [`Device::cuda`].
     pub fn split(&self, parts: u32) -> Result<Vec<Device>, Error> {
         if self.inner.whole.is_some() {

@@ -12,7 +12,7 @@ use preempt::{CpuLayout, Device, Scheduler};
 use super::inversion::{self, Inversion};
 use super::isolation::{self, Isolation};
 use super::replay::{Answers, Replayed, replay};
-use super::tasks::{Alone, BATCH, BATCH_SCALE, Kind, SERVICES, USER_FACING_SCALE};
+use super::tasks::{Alone, BATCH, BATCH_SCALE, Kind, SERVICES};
 use super::{DEVICES, JOBS, MIXES, PERIOD, outcome};
 use crate::experiments::{Bench, KERNELS, Outcome, PROGRAMS};
 use crate::progress::Progress;
@@ -28,6 +28,9 @@ const KILL: Duration = Duration::from_micros(2200);
 const QUICK_JOBS: usize = 6;
 /// Means of the jobs' durations, in seconds (table IV), and with `--quick`, in milliseconds.
 const JOB_SECONDS: [u64; 2] = [5, 600];
+/// By which the former are divided. A job of users' tasks is to be a small part of a batch job: a 30th, and a 120th in the paper,
+/// of which few tasks would be left.
+const JOB_SCALES: [u32; 2] = [50, BATCH_SCALE];
 const QUICK_JOB_MILLIS: [u64; 2] = [15, 60];
 
 /// The policy of an arm.
@@ -297,7 +300,7 @@ fn times(bench: &Bench, kinds: &[Kind]) -> JobTimes {
     let of =
         |class| kinds.iter().filter(|kind| kind.class == class).map(|kind| kind.alone).collect();
     let [user_facing, batch] = JOB_SECONDS.map(Duration::from_secs);
-    let full = [user_facing / USER_FACING_SCALE, batch / BATCH_SCALE];
+    let full = [user_facing / JOB_SCALES[0], batch / JOB_SCALES[1]];
     let [user_facing_job, batch_job] = match bench.quick {
         true => QUICK_JOB_MILLIS.map(Duration::from_millis),
         false => full,

@@ -24,7 +24,9 @@ pub const BATCH_SCALE: u32 = 200;
 const SAMPLES: (u32, u32) = (9, 3);
 /// Runs of a task on each other device, ahead of all workloads.
 const WARM: u32 = 3;
-/// Corrections of the number of repeats: launches of a kernel change their form in the first few.
+/// Runs of a program ahead of its time: launches of its kernels change their form in the first of them.
+const SETTLES: (u32, u32) = (20, 1);
+/// Corrections of the number of repeats.
 const CORRECTIONS: u32 = 4;
 /// Repeats after a correction by those before, at most: where one takes next to nothing, its time is that of other things.
 const GROWTH: u32 = 16;
@@ -319,7 +321,11 @@ impl Alone {
             alone: Duration::ZERO,
             body: Body::Program { input, seed, repeats: 1, expected },
         };
-        let samples = if self.is_quick { SAMPLES.1 } else { SAMPLES.0 };
+        let (samples, settles) = match self.is_quick {
+            true => (SAMPLES.1, SETTLES.1),
+            false => (SAMPLES.0, SETTLES.0),
+        };
+        (0..settles).try_for_each(|_| self.report(&kind).map(drop))?;
         kind.alone = self.time(&kind, samples)?;
         let once = kind.alone;
         for _ in 0..if self.is_quick { 0 } else { CORRECTIONS } {
