@@ -168,7 +168,6 @@ impl Engine {
             has_blocks: false,
             is_taken: true,
             strangers: 0,
-            is_beside_plain: false,
         };
         let shape = launch.work(0, sms, &self.costs).shape(place, || false, || 0.0);
         let Some(Shape { blocks, .. }) = shape else { return false };

@@ -64,7 +64,7 @@ impl Engine {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         let range = launch.range;
         let ledger = launch.books(&mut self.ledger, &mut self.guests);
-        let (uncovered, hole) = (ledger.uncovered(range), ledger.hole(range));
+        let uncovered = ledger.uncovered(range);
         if uncovered == 0 {
             return;
         }
@@ -92,6 +92,11 @@ impl Engine {
             return;
         }
         let has_taken = ledger.has_taken(range);
+        if has_blocks && self.is_beside_chain(key) {
+            // The SMs stay uncovered until the chain has gone on.
+            return;
+        }
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else { return };
         let has_either = launch.has_either_form();
@@ -111,8 +116,6 @@ impl Engine {
         // Below that, the hardware makes no room for it.
         let over = over.filter(|_| self.queues.level(queue) >= level);
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
-        let is_beside_plain = self.is_beside_plain(key);
-        let fills = if has_blocks && is_beside_plain { hole } else { SmRange::EMPTY };
         let place = Place::Free {
             sms: uncovered,
             room,
@@ -120,7 +123,6 @@ impl Engine {
             // After a spill, blocks of other launches occupy these SMs.
             is_taken: has_taken || launch.spilled,
             strangers: self.strangers_on(range, key),
-            is_beside_plain,
         };
         let work = launch.work(there, sms, &self.costs);
         let (others, outside) =
@@ -132,18 +134,24 @@ impl Engine {
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
-            if shape.keeps_to_own {
-                launch.put_to_fill(slot, fills);
-            }
         }
         self.go_on_behind(queue);
     }
 
-    /// Whether another launch has SMs for a plain grid, which no word keeps to these.
-    fn is_beside_plain(&self, key: OpKey) -> bool {
-        self.queues.heads().any(|(_, op, _)| {
-            let other = self.ops.get(op).filter(|_| op != key).and_then(|op| op.launch.as_ref());
-            other.is_some_and(|other| other.spec.plain && !other.range.is_empty())
+    /// Whether a more urgent launch has SMs, and another one behind it in its stream.
+    ///
+    /// The hardware places blocks where it finds room, also on the SMs of that launch, if its blocks are small or few. A single
+    /// one of ours there can keep the next kernel out, which wants another division of the SM's memory: until our launch is over,
+    /// if all of its SMs are so (H200: 60 ms of a batch kernel's for a chain of 1 ms). What comes back between two kernels of a
+    /// chain is worth less than that: it is idle until the chain is over, or gives up no more.
+    fn is_beside_chain(&self, key: OpKey) -> bool {
+        let Some(own) = self.ops.get(key).map(|op| op.effective.priority) else { return false };
+        self.queues.heads().filter(|&(_, op, _)| op != key).any(|(_, op, _)| {
+            let Some(other) = self.ops.get(op).filter(|op| op.effective.priority > own) else {
+                return false;
+            };
+            let has_sms = other.launch.as_ref().is_some_and(|launch| !launch.range.is_empty());
+            has_sms && following(&self.ops, op).is_some()
         })
     }
 

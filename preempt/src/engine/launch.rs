@@ -197,8 +197,6 @@ pub(super) struct OnDevice {
     gated: bool,
     /// Whether it was queued behind another launch, without which it does nothing.
     follows: bool,
-    /// The SMs that it is for, if it was confined only so that no block of it is on those of a plain grid.
-    fills: SmRange,
 }
 
 /// What is left of a cohort that is out.
@@ -208,8 +206,6 @@ pub(super) struct CohortLeft {
     /// Whether it did nothing because the cohort that it was queued behind had not done all that was left of its launch. Then the
     /// launch has no blocks on the SMs that the cohort was for.
     pub has_bounced: bool,
-    /// SMs that it was for, and where it has found no room.
-    pub unfilled: SmRange,
 }
 
 impl Launch {
@@ -405,20 +401,14 @@ impl Launch {
 
     /// Enters a cohort.
     pub fn cohort_in(&mut self, slot: usize, queue: QueueIndex, blocks: u32, keeps_to: SmRange) {
-        let (resumed, gated, follows, fills) = (self.started, false, false, SmRange::EMPTY);
-        self.cohorts[slot] =
-            Some(OnDevice { queue, blocks, keeps_to, resumed, gated, follows, fills });
+        let (resumed, gated, follows) = (self.started, false, false);
+        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed, gated, follows });
         self.queue = Some(queue);
     }
 
     /// Notes that the cohort in a slot is behind a gate.
     pub fn put_gate(&mut self, slot: usize) {
         self.cohorts[slot].iter_mut().for_each(|cohort| cohort.gated = true);
-    }
-
-    /// Notes that the cohort in a slot is for these SMs, beside plain grids.
-    pub fn put_to_fill(&mut self, slot: usize, sms: SmRange) {
-        self.cohorts[slot].iter_mut().for_each(|cohort| cohort.fills = sms);
     }
 
     /// Notes that the cohort in a slot is queued behind another launch.
@@ -450,11 +440,8 @@ impl Launch {
         self.report.armed |= cohort.gated && done > 0;
         // Or it came when other cohorts had claimed all. Then one that is launched for nothing leaves at once.
         let has_bounced = cohort.follows && done == 0 && !self.spec.plain;
-        let (fills, remaining) = (cohort.fills, self.remaining());
-        let is_alone = fills.is_empty() && !has_bounced;
-        self.spilled |= is_alone && has_spilled(cohort.keeps_to, self.range, remaining);
-        let unfilled = if done == 0 && remaining > 0 { fills } else { SmRange::EMPTY };
-        Some(CohortLeft { queue: cohort.queue, has_bounced, unfilled })
+        self.spilled |= !has_bounced && has_spilled(cohort.keeps_to, self.range, self.remaining());
+        Some(CohortLeft { queue: cohort.queue, has_bounced })
     }
 
     /// Counts the reported block-tasks as progress, now that no block is out.

@@ -145,18 +145,6 @@ impl Ledger {
         parts(range, self.sms()).map(open).iter().sum()
     }
 
-    /// A range of them, from the first to the last; all of the launch's if these wrap around the end.
-    pub fn hole(&self, range: SmRange) -> SmRange {
-        let [all, wrapped] = parts(range, self.sms());
-        if !wrapped.is_empty() {
-            return range;
-        }
-        let mut gaps = self.covered.gaps(all);
-        let Some(first) = gaps.next() else { return SmRange::EMPTY };
-        let end = gaps.last().map_or(first.end, |last| last.end);
-        SmRange::new(first.start as u32, end as u32)
-    }
-
     /// Whether one of them is the last SM of the device.
     pub fn is_last_uncovered(&self, range: SmRange) -> bool {
         let last = self.owners.len() - 1;
@@ -349,9 +337,6 @@ mod tests {
                 prop_assert_eq!(ledger.has_taken(range), sms().any(|sm| sm.taken));
                 let last = is_in(model.len() - 1) && !model[model.len() - 1].covered;
                 prop_assert_eq!(ledger.is_last_uncovered(range), last);
-                let hole = ledger.hole(range);
-                prop_assert_eq!(ledger.uncovered(hole), ledger.uncovered(range));
-                prop_assert!(range.lo() > range.hi() || hole.is_empty() == (uncovered == 0));
             }
         }
 

@@ -49,8 +49,8 @@ pub(crate) use interface::{
 pub use launch::LaunchReport;
 use launch::{CohortLeft, Launch};
 pub(crate) use launch::{LaunchSpec, fills};
+use ledger::Ledger;
 pub(crate) use ledger::count;
-use ledger::{Ledger, intersection};
 pub(crate) use merge::{MAX_CALLS, merged, of_unknown_size, whole};
 pub(crate) use opaque::Opaque;
 use opaque::Pieces;
@@ -365,7 +365,7 @@ impl Engine {
             launch.ran = true;
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(CohortLeft { queue, has_bounced, unfilled }) =
+        let Some(CohortLeft { queue, has_bounced }) =
             launch.cohort_out(slot.into(), posted.unwrap_or_default())
         else {
             return;
@@ -413,9 +413,6 @@ impl Engine {
                         ledger.uncover(range);
                     }
                     self.agenda.unsettled |= ledger.uncovered(range) > 0;
-                    // At the next decision: now they would find no more room.
-                    let sms = ledger.sms();
-                    ledger.uncover(intersection(unfilled, range, sms));
                     if range.is_empty() && launch.arrival.is_some() {
                         self.ask(now, |policy| policy.yielded(now, LaunchId(key)));
                     }

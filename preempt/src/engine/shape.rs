@@ -44,9 +44,6 @@ pub(super) enum Place {
         is_taken: bool,
         /// Blocks of other launches that may be there, of those that no word keeps elsewhere.
         strangers: u32,
-        /// Whether a plain grid of another launch has SMs. Its next blocks, and those of the grids behind it, are to find
-        /// room there.
-        is_beside_plain: bool,
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.
     Behind {
@@ -86,20 +83,12 @@ impl Work<'_> {
     pub fn shape(
         &self,
         place: Place,
-        has_others: impl Fn() -> bool,
+        has_others: impl FnOnce() -> bool,
         outside: impl FnOnce() -> f64,
     ) -> Option<Shape> {
         match place {
-            Place::Free { sms, room, has_blocks, is_taken, strangers, is_beside_plain } => {
+            Place::Free { sms, room, has_blocks, is_taken, strangers } => {
                 let blocks = room.min(self.bare);
-                // One of its blocks can keep all of another kernel out of an SM, which has divided its memory for it. On all
-                // SMs that the other launch has, blocks of a launch that gets some of these back, kernel after kernel, would
-                // keep the next kernel out until this launch is over. It loses nothing where they leave: its others go on.
-                if has_blocks && is_beside_plain && !self.is_plain && has_others() {
-                    let spare = (outside() * f64::from(self.blocks_per_sm)) as u32;
-                    let blocks = blocks + spare.min(self.most.saturating_sub(blocks));
-                    return Some(Shape { blocks, keeps_to_own: true, hands: 0 });
-                }
                 // One block can keep all of another kernel out of an SM, which has divided its memory for it. Of many
                 // block-tasks, those whose blocks left are for the others. Of few, they would wait until these have ended.
                 let gains = match self.crowds() {
@@ -195,25 +184,15 @@ mod tests {
         Work { predicted: Some(10 * Costs::h200().gap()), ..work(tasks) }
     }
 
-    /// So many SMs with room for four blocks each.
-    const fn place(
-        sms: u32,
-        has_blocks: bool,
-        is_taken: bool,
-        strangers: u32,
-        is_beside_plain: bool,
-    ) -> Place {
-        let room = 4 * sms;
-        Place::Free { sms, room, has_blocks, is_taken, strangers, is_beside_plain }
-    }
-
     /// A place, and whether other launches have SMs.
     type Where = (Place, bool);
 
     /// Two SMs beside another launch.
-    const TWO: Where = (place(2, false, false, 0, false), true);
+    const TWO: Where =
+        (Place::Free { sms: 2, room: 8, has_blocks: false, is_taken: false, strangers: 0 }, true);
 
-    const ALONE: Where = (place(4, false, false, 0, false), false);
+    const ALONE: Where =
+        (Place::Free { sms: 4, room: 16, has_blocks: false, is_taken: false, strangers: 0 }, false);
 
     fn behind(is_part: bool, has_others: bool) -> Where {
         (Place::Behind { own: 8, room: 8, is_part }, has_others)
@@ -236,11 +215,12 @@ mod tests {
 
     fn cases() -> Vec<Case> {
         let free = |has_blocks, has_others, is_taken| {
-            (place(2, has_blocks, is_taken, 0, false), has_others)
+            (Place::Free { sms: 2, room: 8, has_blocks, is_taken, strangers: 0 }, has_others)
         };
-        let among = |strangers| (place(2, false, false, strangers, false), true);
-        let beside_plain =
-            |has_blocks, strangers| (place(2, has_blocks, false, strangers, true), true);
+        let among = |strangers| {
+            let (has_blocks, is_taken) = (false, false);
+            (Place::Free { sms: 2, room: 8, has_blocks, is_taken, strangers }, true)
+        };
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
         vec![
             ("alone, it fills the device", work(100), ALONE, 0.0, anywhere(16)),
@@ -273,16 +253,6 @@ mod tests {
             ("crowded, on both", work(100), among(2), 2.0, anywhere(8)),
             ("long, room beside a stranger", long(4), among(1), 2.0, apart(8)),
             ("long, none", long(5), among(1), 2.0, anywhere(5)),
-            ("more SMs beside a plain grid", work(100), beside_plain(true, 8), 2.0, apart(16)),
-            ("the same, with few tasks", work(6), beside_plain(true, 8), 0.5, apart(8)),
-            ("the first beside a plain grid", work(100), beside_plain(false, 8), 2.0, anywhere(8)),
-            (
-                "a plain grid beside a plain grid",
-                plain(100),
-                beside_plain(true, 8),
-                2.0,
-                anywhere(8),
-            ),
             ("some tasks have blocks", Work { bare: 2, ..work(10) }, TWO, 2.0, anywhere(2)),
             ("a plain grid", plain(100), TWO, 2.0, anywhere(8)),
             ("a small plain grid", plain(6), TWO, 2.0, anywhere(6)),

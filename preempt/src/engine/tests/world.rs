@@ -474,12 +474,9 @@ impl World {
                             "there is no launch to be confined beside"
                         );
                         let outside = (self.sms - has) * self.blocks_per_sm;
-                        // For SMs that it gets beside a plain grid, it has no more than for all of its own.
-                        let grows = self.cohorts.iter().any(|other| other.order.op == order.op);
-                        let spare = order.blocks.saturating_sub(wanted);
-                        let least = u32::from(!grows);
-                        assert!((least..=outside).contains(&spare), "{order:?}");
-                        let each_does_one = !grows && order.blocks >= tasks;
+                        let spare = order.blocks - wanted;
+                        assert!((1..=outside).contains(&spare), "{order:?}");
+                        let each_does_one = order.blocks >= tasks;
                         assert!(!each_does_one || room >= tasks - done, "not all have room");
                     }
                 }
