@@ -63,9 +63,9 @@ On devices, user-facing tasks and the SLA are a tenth of the paper's: tasks of 0
 20 ms. Batch tasks and their jobs are a two-hundredth: tasks of 0.23, 0.65 and 1.56 s, jobs of 3 s.
 Users' jobs are a fiftieth, 0.1 s: a 30th of a batch job, a 120th in the paper. So a run lasts as
 long as its load says, 5 to 12 s at load 1. One
-workload of 30 jobs for each mix and load, by `--seed`; `--mix` and `--load` choose some. A GPU is
-split into four parts, which are the devices. The CPU device stands for a device with its layout, and
-takes its time.
+workload of 30 jobs for each mix and load, by `--seed`; `--mix` and `--load` choose some. A single
+GPU is split into four parts, which are the devices; several are the devices themselves. The CPU
+device stands for a device with its layout, and takes its time.
 
 - tasks: those of table III. User-facing ones are programs of this repository, with the name of the
   paper's in brackets: Monte Carlo is MD, Darkgray is VA, and Hot Spot 3D is in two dimensions. Each
@@ -89,7 +89,8 @@ takes its time.
   others with a batch task, every 10 ms.
 - `late_over_simulated_points`: elastic, yielding at load 1, less the simulation where yields take no
   time, in points of a percent. `late_over_trem_arm`: its late tasks by those of elastic, killed,
-  and by 1 where that has none. `offered_time_run`: used, of the same. All three of both mixes.
+  and by 1 where that has none; `late_two_gpus_over_trem_arm`: the same of two GPUs.
+  `offered_time_run`: used, of the same. All of both mixes.
 - `wasted`: the most of elastic, yielding. Arms that yield waste the time of block-tasks that are
   requeued. `batch_over_no_revocation`: its batch at load 2, the most of both mixes.
   `elastic_over_priority_revocations_max`: revocations of elastic, killed by those of priority,

@@ -146,6 +146,8 @@ pub struct All {
     pub kinds: Vec<Kind>,
     /// The number of devices.
     pub devices: usize,
+    /// Whether they are GPUs, as opposed to parts of one.
+    pub are_gpus: bool,
     /// From the end of a batch task's patience to a device that is free: times of revocations on one device.
     pub revocations: Samples,
     /// Figure 6.
@@ -162,7 +164,10 @@ pub struct All {
 fn devices(bench: &Bench) -> Result<Vec<Device>> {
     let device = bench.device.clone().context("this part of the suite is not simulated")?;
     if bench.gpu.is_some() {
-        return Ok(device.split(DEVICES as u32)?);
+        return Ok(match Device::count()? {
+            0 | 1 => device.split(DEVICES as u32)?,
+            gpus => (0..gpus).map(Device::cuda).collect::<Result<_, _>>()?,
+        });
     }
     let properties = device.properties();
     let layout = CpuLayout::sms(properties.sms).blocks_per_sm(properties.blocks_per_sm);
@@ -226,8 +231,9 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         }
     }
     drop(progress);
+    let are_gpus = bench.gpu.is_some() && one.iter().all(|of| of.device().whole().is_none());
     let devices = devices.len();
-    let all = All { kinds, devices, revocations, inversions, isolation, runs, answers };
+    let all = All { kinds, devices, are_gpus, revocations, inversions, isolation, runs, answers };
     Ok(outcome::outcome(bench, &all))
 }
 

@@ -232,6 +232,7 @@ fn summary(bench: &Bench, all: &All) -> Value {
         (!runs.is_empty()).then(|| runs.iter().sum())
     };
     let over_trem = late_tasks(OURS).zip(late_tasks(TREM));
+    let over_trem = over_trem.map(|(ours, trem)| ours as f64 / trem.max(1) as f64);
     let over_priority = all.runs.iter().filter(|run| run.arm == TREM).filter_map(|run| {
         let priority = at(all, run.load, TREM_PRIORITY).find(|of| of.mix == run.mix)?;
         let [elastic, priority] = [run, priority].map(|of| of.real.stats.revocations);
@@ -264,7 +265,8 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "late_elastic_killed": real(TREM),
         "late_elastic_yielding": real(OURS),
         "late_over_simulated_points": real(OURS).zip(free).map(|(real, free)| 100.0 * (real - free)),
-        "late_over_trem_arm": over_trem.map(|(ours, trem)| ours as f64 / trem.max(1) as f64),
+        "late_over_trem_arm": over_trem.filter(|_| !all.are_gpus),
+        "late_two_gpus_over_trem_arm": over_trem.filter(|_| all.are_gpus && all.devices == 2),
         "offered_time_run": mean_at_full(all, OURS, |run| run.real.used),
         "wasted": wasted(OURS),
         "wasted_killed": wasted(TREM),
