@@ -36,6 +36,9 @@ pub(crate) trait Backend: Send + Sync {
         Err(Error::Device(DeviceError::NotSplit { parts, reason }))
     }
 
+    /// Keeps what it is a part of until it is dropped itself. Called once, for parts.
+    fn keep(&self, _whole: Owner) {}
+
     /// Loads a module of another compiler, and makes its kernels launchable until the next [`load`](Backend::load). Nothing is
     /// in flight. May block.
     fn load_foreign(&self, module: &ForeignModule) -> Result<(), Error> {
@@ -441,7 +444,8 @@ pub(super) fn spares_a_place(tasks: u32, places: u32) -> bool {
 pub enum SignalPath {
     /// A write by a stream of the GPU: about 5 µs, and nothing is resident.
     StreamWrite,
-    /// The proxy where it is worth its start, and stream writes elsewhere. No kernel is refused.
+    /// The proxy where it is worth its start, and stream writes elsewhere; on a [part](crate::Device::split) of a GPU, stream
+    /// writes. No kernel is refused.
     ///
     /// The proxy is started on an idle device, before a launch whose duration is unknown, or a hundred times as long as
     /// the start. The launch waits for that: 10 µs, and 100 µs if other code's blocks fill the GPU. It ends before a launch

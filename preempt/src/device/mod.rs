@@ -169,9 +169,12 @@ pub(crate) struct DeviceInner {
     is_split: AtomicBool,
     /// The device's last scheduler; the layer above knows its type.
     pub scheduler: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
-    /// The device that it is a part of. The last field, so that the part is gone when it is given back.
+    /// The device that it is a part of. The back end keeps that, too, since buffers can outlive this.
     whole: Option<Arc<Whole>>,
 }
+
+/// The longest that a split device is waited for: threads of schedulers that were dropped may have its parts a moment longer.
+const LAST_PARTS: Duration = Duration::from_millis(500);
 
 /// A device that was split. It is given back when its last part is dropped.
 struct Whole(Device);
@@ -411,9 +414,10 @@ impl Device {
     /// parts are CUDA's green contexts, which come in steps of SMs (8 on an H200, which makes four parts of 32 of its 132);
     /// SMs that are left over are not used. Of two parts, one does not delay the other's launches, but both use the same
     /// caches, memory and copy engines. A fault in a kernel ends all of them. Streams, events and memory of other libraries
-    /// belong to the whole device, and are refused on a part.
+    /// belong to the whole device, and are refused on a part. Signals are [stream writes](SignalPath::Auto) there.
     ///
-    /// Ask for the parts' schedulers together: to build one on a GPU waits for kernels of the others.
+    /// Ask for the parts' schedulers together, and drop them together: on a GPU, to build one waits for kernels of the others, and
+    /// so does the drop of a part. A buffer keeps its part, and that the whole device.
     ///
     /// ```
     /// use preempt::{CpuLayout, Device, Scheduler};
@@ -430,8 +434,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NotSplit`] for more parts than the device makes, and for a part;
-    /// [`DeviceError::Taken`] or [`DeviceError::Split`] while it has a scheduler or parts; as [`Device::cuda`].
+    /// [`DeviceError::NotSplit`] for no part, for more than the device makes, for a driver before CUDA 12.4, and for a part;
+    /// [`DeviceError::Taken`] or [`DeviceError::Split`] while it has a scheduler or parts; as [`Device::cuda`]. A scheduler on a
+    /// part of a GPU refuses PTX that asks for its SM in another way than `mov` from `%smid`
+    /// ([`CodeError::NotLoaded`](crate::error::CodeError::NotLoaded)).
     pub fn split(&self, parts: u32) -> Result<Vec<Device>, Error> {
         if self.inner.whole.is_some() {
             let reason = "it is a part already: split the whole device into more".into();
@@ -455,6 +461,9 @@ impl Device {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let Piece { backend, properties, capabilities, news } = piece;
+        if let Some(whole) = &whole {
+            backend.keep(whole.clone());
+        }
         Device {
             inner: Arc::new(DeviceInner {
                 backend,
@@ -500,16 +509,18 @@ impl Device {
     /// Takes the device for one scheduler.
     // Acquire, with the release in `give_back`: what the last scheduler did to the device is done.
     pub(crate) fn take(&self) -> Result<(), Error> {
-        match self.inner.taken.swap(true, Ordering::Acquire) {
-            true if self.inner.is_split.load(Ordering::Relaxed) => {
-                Err(Error::Device(DeviceError::Split))
+        let start = std::time::Instant::now();
+        while self.inner.taken.swap(true, Ordering::Acquire) {
+            if !self.inner.is_split.load(Ordering::Relaxed) {
+                return Err(Error::Device(DeviceError::Taken));
             }
-            true => Err(Error::Device(DeviceError::Taken)),
-            false => {
-                self.inner.is_split.store(false, Ordering::Relaxed);
-                Ok(())
+            if start.elapsed() > LAST_PARTS {
+                return Err(Error::Device(DeviceError::Split));
             }
+            std::thread::sleep(LAST_PARTS / 500);
         }
+        self.inner.is_split.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Gives the device back.

@@ -92,7 +92,7 @@ impl Engine {
             return;
         }
         let has_taken = ledger.has_taken(range);
-        if has_blocks && self.is_beside_chain(key) {
+        if has_blocks && self.is_beside_chain(now, key) {
             // The SMs stay uncovered until the chain has gone on.
             return;
         }
@@ -138,21 +138,32 @@ impl Engine {
         self.go_on_behind(queue);
     }
 
-    /// Whether a more urgent launch has SMs, and another one behind it in its stream.
+    /// Whether a more urgent launch has SMs, and will soon give them to another one behind it in its stream.
     ///
     /// The hardware places blocks where it finds room, also on the SMs of that launch, if its blocks are small or few. A single
     /// one of ours there can keep the next kernel out, which wants another division of the SM's memory: until our launch is over,
     /// if all of its SMs are so (H200: 60 ms of a batch kernel's for a chain of 1 ms). What comes back between two kernels of a
-    /// chain is worth less than that: it is idle until the chain is over, or gives up no more.
-    fn is_beside_chain(&self, key: OpKey) -> bool {
-        let Some(own) = self.ops.get(key).map(|op| op.effective.priority) else { return false };
-        self.queues.heads().filter(|&(_, op, _)| op != key).any(|(_, op, _)| {
-            let Some(other) = self.ops.get(op).filter(|op| op.effective.priority > own) else {
-                return false;
-            };
-            let has_sms = other.launch.as_ref().is_some_and(|launch| !launch.range.is_empty());
-            has_sms && following(&self.ops, op).is_some()
-        })
+    /// chain is worth less than that, if they follow each other [shortly](crate::vocabulary::Costs::is_short). So it is idle until then. As long as
+    /// such kernels come without end, the launch has no more than they have left to it: a policy that goes by order promises
+    /// no more.
+    fn is_beside_chain(&self, now: Duration, key: OpKey) -> bool {
+        let Some(Op { launch: Some(launch), effective, .. }) = self.ops.get(key) else {
+            return false;
+        };
+        let (own, stop, sms) = (effective.priority, launch.spec.stop(), self.ledger.sms());
+        let goes_on = |op: OpKey| {
+            let next = following(&self.ops, op).and_then(|next| self.ops.get(next));
+            next.is_some_and(|next| next.launch.is_some() && next.foreign_blockers == 0)
+        };
+        let mut heads = self.queues.heads().filter(|&(_, op, _)| op != key);
+        let is_chain = heads.any(|(_, op, _)| {
+            let other = self.ops.get(op).filter(|op| op.effective.priority > own);
+            let other = other.and_then(|op| op.launch.as_ref());
+            let left = other.filter(|launch| !launch.range.is_empty());
+            let left = left.and_then(|launch| launch.time_left(now, sms));
+            left.is_some_and(|left| self.costs.is_short(left, stop)) && goes_on(op)
+        });
+        is_chain && self.goes_by_order()
     }
 
     /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since

@@ -289,6 +289,11 @@ impl Dispatcher {
         stop: Stop,
         is_whole: bool,
     ) -> TaskNumber {
+        // What has yielded shares its device when it goes on.
+        let stop = match stop {
+            Stop::Yield(latency) if is_whole => Stop::Revoke(latency),
+            stop => stop,
+        };
         let state = &mut self.state;
         let (since, started, ran) = (now, now, Duration::ZERO);
         let (age, place) = (0, Place::Held);

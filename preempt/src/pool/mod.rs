@@ -27,7 +27,8 @@
 //! | of a pool that [revokes](PoolBuilder::stop) | it is revoked: its operations are cancelled, and a kernel leaves at its next yield |
 //! | was revoked [as often](REVOCATIONS) as may be | it runs to its end |
 //!
-//! Devices may be [parts](crate::Device::split) of one: each runs tasks beside the others, and an opaque task has all of them.
+//! Devices may be [parts](crate::Device::split) of one: each runs tasks beside the others, and an opaque task has all of them that
+//! the pool has.
 //!
 //! A device that fails costs the pool that device. Tasks that were there run again on others, once: with a task that makes
 //! devices fail, the second device is the last that it gets.

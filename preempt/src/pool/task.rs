@@ -75,8 +75,9 @@ impl<T: Send + 'static> Task<T> {
         self
     }
 
-    /// Says that it calls a [worker](crate::worker): it has its device alone, and is revoked rather than to yield. Batch
-    /// applications can have such tasks.
+    /// Says that it calls a [worker](crate::worker): it has its device alone, with all [parts](crate::Device::split) of it that the
+    /// pool has, and is revoked rather than to yield. Batch applications can have such tasks. As long as user-facing tasks
+    /// leave no device idle with all of its parts, it does not start, nor do batch tasks behind it.
     pub fn opaque(mut self) -> Task<T> {
         self.is_opaque = true;
         self

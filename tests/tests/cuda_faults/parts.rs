@@ -192,6 +192,23 @@ fn beside_another(device: &Device, found: &mut Found) {
     let direct = other.device().can_access_peer(&parts[1]);
     found.expect(direct, || "another device does not read the part's memory".into());
     take_turns(&[one, other], found);
+    one_device_for_each(found);
+}
+
+/// A buffer can outlive its device. What is opened then is one device all the same.
+fn one_device_for_each(found: &mut Found) {
+    let scheduler = |device: &Device| Scheduler::builder().device(device.clone()).build();
+    let buffer = {
+        let Some(first) = found.take(Device::cuda(1)) else { return };
+        let Some(scheduler) = found.take(scheduler(&first)) else { return };
+        found.take(scheduler.zeroed::<u32>(100))
+    };
+    let again = [(); 2].map(|()| found.take(Device::cuda(1)));
+    let [Some(second), Some(third)] = again else { return };
+    let Some(kept) = found.take(scheduler(&second)) else { return };
+    let refused = matches!(scheduler(&third), Err(Error::Device(DeviceError::Taken)));
+    found.expect(refused, || "two schedulers have a GPU".into());
+    drop((buffer, kept));
 }
 
 fn start_all(cases: &[Case]) -> Vec<Outcome> {

@@ -86,6 +86,8 @@ pub(super) struct CpuDevice {
     layout: (Option<usize>, bool),
     /// To the thread that copies.
     copies: Mutex<Sender<(OpKey, Copy)>>,
+    /// What it is a part of.
+    whole: Mutex<Option<Owner>>,
 }
 
 /// The state that the device's threads share with it.
@@ -151,6 +153,7 @@ impl CpuDevice {
             memory: Memory::new(memory, if has_peers { Place::HOST } else { Place::new() }),
             layout: (memory, has_peers),
             copies: Mutex::new(copies),
+            whole: Mutex::new(None),
         })
     }
 
@@ -243,6 +246,10 @@ impl Backend for CpuDevice {
 
     fn memory(&self) -> &dyn DeviceMemory {
         &self.memory
+    }
+
+    fn keep(&self, whole: Owner) {
+        *lock(&self.whole) = Some(whole);
     }
 
     fn split(&self, properties: &Properties, parts: u32) -> Result<Vec<Piece>, Error> {

@@ -46,6 +46,11 @@ impl Backend for CudaDevice {
         Ok(())
     }
 
+    fn keep(&self, whole: Owner) {
+        // It has none yet.
+        let _ = self.whole.set(whole);
+    }
+
     fn split(&self, _properties: &Properties, parts: u32) -> Result<Vec<Piece>, Error> {
         super::split(self, parts)
     }
@@ -277,6 +282,12 @@ impl Backend for CudaDevice {
     }
 
     fn streams(&self) -> Result<&dyn ForeignStreams, Error> {
+        if self.context().part().is_some() {
+            let reason = "a part of a GPU has a context of its own, and streams, events and memory of other code belong to \
+                          the GPU's; use `Device::whole`, unsplit, for those"
+                .into();
+            return Err(Error::Device(DeviceError::Unsupported { reason }));
+        }
         Ok(&self.interop)
     }
 }
@@ -375,7 +386,7 @@ impl CudaDevice {
 
     /// As [`something_runs`](CudaDevice::something_runs), on any part of the GPU that this is a part of: some calls of the
     /// driver wait for all of it.
-    fn gpu_runs(&self) -> bool {
+    pub(super) fn gpu_runs(&self) -> bool {
         let parts = self.parts.get().into_iter().flat_map(|parts| parts.iter());
         let others = parts.filter_map(Weak::upgrade).any(|part| part.something_runs());
         others || self.something_runs()

@@ -67,6 +67,10 @@ impl ForeignMemory for Foreign {
     fn allocation(&self, address: u64) -> Result<Option<Range<u64>>, Error> {
         use CUpointer_attribute::*;
         let context = &self.context;
+        if context.part().is_some() {
+            // It belongs to the whole GPU, and so do the streams that still fill it.
+            return Ok(None);
+        }
         let _entered = context.enter()?;
         let (mut start, mut bytes) = (0, 0);
         // SAFETY: the pointers are valid; the driver refuses addresses that it does not know.

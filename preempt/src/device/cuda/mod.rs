@@ -40,7 +40,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use super::{Capabilities, Device, DeviceInner, News, Piece, Properties};
+use super::{Capabilities, Device, DeviceInner, News, Owner, Piece, Properties};
 use crate::error::{DeviceError, Error};
 
 mod backend;
@@ -127,9 +127,10 @@ struct InUse {
 pub(super) fn open(ordinal: u32) -> Result<Device, Error> {
     let mut devices = lock(&DEVICES);
     devices.retain(|known| known.backend.strong_count() > 0);
-    let mut wholes = devices.iter().filter_map(|known| known.whole.as_ref());
-    let same = wholes.find(|(of, _)| *of == ordinal);
-    if let Some(inner) = same.and_then(|(_, device)| device.upgrade()) {
+    // A buffer can outlive its device, and keep the back end of that.
+    let wholes = devices.iter().filter_map(|known| known.whole.as_ref());
+    let mut same = wholes.filter(|(of, _)| *of == ordinal);
+    if let Some(inner) = same.find_map(|(_, device)| device.upgrade()) {
         return Ok(Device { inner });
     }
     let news = Arc::<News>::default();
@@ -226,6 +227,8 @@ pub(super) struct CudaDevice {
     parts: OnceLock<Arc<[Weak<CudaDevice>]>>,
     /// Whether the loss of the context was reported.
     lost_reported: AtomicBool,
+    /// Of a part, what it is a part of: the last field, so that this is given back when all of the part is gone.
+    whole: OnceLock<Owner>,
 }
 
 impl CudaDevice {
@@ -302,6 +305,7 @@ impl CudaDevice {
             events,
             shared,
             parts: OnceLock::new(),
+            whole: OnceLock::new(),
             lost_reported: AtomicBool::new(false),
         };
         Ok((device, properties, capabilities))

@@ -69,7 +69,7 @@ impl CudaDevice {
             let is_open = |(reader, owner): &(&CudaDevice, &CudaDevice)| {
                 reader.peers.knows(owner.peers.place).is_none()
             };
-            if !ways.iter().any(is_open) || self.something_runs() || other.something_runs() {
+            if !ways.iter().any(is_open) || self.gpu_runs() || other.gpu_runs() {
                 continue;
             }
             // A launch may begin meanwhile, and its kernels end by themselves. Proxies follow each other.

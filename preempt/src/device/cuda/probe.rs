@@ -159,7 +159,7 @@ fn judge(words: &[u32]) -> Result<bool, Error> {
         return Err(Error::Device(DeviceError::Unsupported {
             reason: format!(
                 "it has {} SMs, and one of them has the number {beyond}; grants are ranges of \
-                 numbers and need them without gaps (is this a part of a GPU?)",
+                 numbers and need them without gaps (is this a MIG instance?)",
                 seen.len()
             )
             .into(),

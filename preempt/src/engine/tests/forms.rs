@@ -180,6 +180,38 @@ fn a_launch_gets_no_sms_back_between_kernels_of_a_more_urgent_chain() {
     }
 }
 
+/// It does where a copy is behind the more urgent launch, and where that is long.
+#[test]
+fn a_launch_gets_sms_back_beside_what_is_no_chain() {
+    let (short, long) = (Duration::from_micros(10), Duration::from_millis(100));
+    // How long the more urgent launch takes, the block-tasks of what is behind it, and whether SMs come back beside it.
+    for (predicted, behind, is_back) in [(short, 2, false), (short, 0, true), (long, 2, true)] {
+        let mut world = World::new(8, 1, StaticPriority::new());
+        let asks = |priority, predicted| {
+            let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
+            Asks { urgency, predicted: Some(predicted), ..Asks::default() }
+        };
+        let wide = world.submit_asking(1, 4, &[], asks(1, short));
+        let narrow = world.submit_asking(2, 2, &[], asks(1, predicted));
+        let batch = world.submit_asking(0, 100_000, &[], asks(0, long));
+        world.submit_asking(2, behind, &[], asks(1, predicted));
+        let of = |world: &World, op| world.cohorts.iter().position(|of| of.order.op == op);
+        let blocks = |world: &World| -> u32 {
+            let of_batch = world.cohorts.iter().filter(|of| of.order.op == batch);
+            of_batch.map(|of| of.order.blocks).sum()
+        };
+        assert_eq!(blocks(&world), 2, "it is confined to none, and has the rest");
+        for _ in 0..200 {
+            let Some(at) = of(&world, wide) else { break };
+            world.step_cohort(at);
+        }
+        assert!(world.is_finished(wide) && !world.is_finished(narrow));
+        assert_eq!(blocks(&world) > 2, is_back, "{predicted:?}, {behind} behind");
+        world.handle(Event::Cancel { op: batch });
+        world.run_out();
+    }
+}
+
 #[test]
 fn plain_launches_are_queued_ahead_for_a_limited_time() {
     let asks = |micros| Asks {

@@ -113,8 +113,8 @@ impl PoolPlan<'_> {
 
     /// Starts the oldest task of a class on an idle device. Where a task has yielded no other batch task starts: it goes on
     /// there. An [opaque](crate::pool::Task::opaque) task has all [parts](crate::Device::split) of a device; it is started where
-    /// all of them are idle, and if there is no such device, it is not, and those behind it wait until there is one. Returns
-    /// whether one was started.
+    /// all of them are idle. If there is no such device, it is not, and those behind it wait until there is one, for as long as
+    /// tasks of another class keep a part of each device busy. Returns whether one was started.
     pub fn start(&mut self, class: Class, mut device: usize) -> bool {
         let Some(slot) = self.state.slots.get(device) else { return false };
         let is_kept = slot.paused.is_some() && class == Class::Batch;

@@ -313,6 +313,7 @@ impl Model {
                 }
                 Order::Resume { task, device } => {
                     assert_eq!(self.paused.remove(&device), Some((task, false)));
+                    assert!(!self.whole.contains(&task), "it shares its device");
                     assert!(self.runs.insert(device, (task, None)).is_none());
                 }
                 Order::Stop { task, device, stop } => {
