@@ -93,7 +93,8 @@ impl Engine {
         }
         let has_taken = ledger.has_taken(range);
         if has_blocks && self.is_beside_chain(now, key) {
-            // The SMs stay uncovered until the chain has gone on.
+            // The SMs stay uncovered until the chain has gone on, or has not within the time that was predicted.
+            self.agenda.withholds = true;
             return;
         }
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };

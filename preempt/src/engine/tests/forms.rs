@@ -207,6 +207,9 @@ fn a_launch_gets_sms_back_beside_what_is_no_chain() {
         }
         assert!(world.is_finished(wide) && !world.is_finished(narrow));
         assert_eq!(blocks(&world) > 2, is_back, "{predicted:?}, {behind} behind");
+        // Longer than was predicted.
+        world.pass(Duration::from_millis(1));
+        assert!(blocks(&world) > 2, "{predicted:?}, {behind} behind");
         world.handle(Event::Cancel { op: batch });
         world.run_out();
     }
