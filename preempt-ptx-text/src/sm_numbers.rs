@@ -2,7 +2,6 @@
 //! them; grants are ranges. So code for a part looks up its SM's number among those of the part.
 
 use std::ffi::CStr;
-use std::ops::Range;
 
 use crate::text::{Edit, blanked, edited, word_after};
 
@@ -46,7 +45,7 @@ fn looked_up(text: &str, at: usize) -> Result<Edit, String> {
     let is_end = |c: char| matches!(c, ';' | '{' | '}' | ':');
     let start = text[..at].rfind(is_end).map_or(0, |end| end + 1);
     let end = text[at..].find(';').map_or(text.len(), |end| at + end);
-    let Range { start, .. } = start + (text[start..].len() - text[start..].trim_start().len())..end;
+    let start = end - text[start..end].trim_start().len();
     let statement = &text[start..end];
     let unknown = || format!("`{}`", statement.trim());
     let (guard, rest) = match statement.strip_prefix('@') {

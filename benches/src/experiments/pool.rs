@@ -62,10 +62,10 @@ const MEANING_OF_DEVICES: &str = "\
 On devices, user-facing tasks and the SLA are a tenth of the paper's: tasks of 0.1 to 17 ms, and
 20 ms. Batch tasks and their jobs are a two-hundredth: tasks of 0.23, 0.65 and 1.56 s, jobs of 3 s.
 Users' jobs are a fiftieth, 0.1 s: a 30th of a batch job, a 120th in the paper. So a run lasts as
-long as its load says, 5 to 12 s at load 1. One
-workload of 30 jobs for each mix and load, by `--seed`; `--mix` and `--load` choose some. A single
-GPU is split into four parts, which are the devices; several are the devices themselves. The CPU
-device stands for a device with its layout, and takes its time.
+long as its load says, 5 to 12 s at load 1. There is a workload of 30 jobs for each mix and load, by
+`--seed`; `--mix` and `--load` choose some. A single GPU is split into four parts, which are the
+devices; several are the devices themselves. The CPU device stands for a device with its layout, and
+takes its time.
 
 - tasks: those of table III. User-facing ones are programs of this repository, with the name of the
   paper's in brackets: Monte Carlo is MD, Darkgray is VA, and Hot Spot 3D is in two dimensions. Each

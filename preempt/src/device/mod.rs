@@ -446,7 +446,8 @@ impl Device {
         self.take()?;
         let whole = Arc::new(Whole(self.clone()));
         let pieces = self.inner.backend.split(&self.inner.properties, parts)?;
-        // Relaxed: it says no more than how an error is worded.
+        // Relaxed, here and in `take`: it says how long `take` waits, and how its error is worded. The parts themselves are
+        // ordered by `taken`.
         self.inner.is_split.store(true, Ordering::Relaxed);
         Ok(pieces.into_iter().map(|piece| Device::new(piece, Some(whole.clone()))).collect())
     }

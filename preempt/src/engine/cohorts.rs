@@ -144,9 +144,9 @@ impl Engine {
     /// The hardware places blocks where it finds room, also on the SMs of that launch, if its blocks are small or few. A single
     /// one of ours there can keep the next kernel out, which wants another division of the SM's memory: until our launch is over,
     /// if all of its SMs are so (H200: 60 ms of a batch kernel's for a chain of 1 ms). What comes back between two kernels of a
-    /// chain is worth less than that, if they follow each other [shortly](crate::vocabulary::Costs::is_short). So it is idle until then. As long as
-    /// such kernels come without end, the launch has no more than they have left to it: a policy that goes by order promises
-    /// no more.
+    /// chain is worth less than that, if they follow each other [shortly](crate::vocabulary::Costs::is_short). So it is idle
+    /// until then. As long as such kernels come without end, the launch has no more than they have left to it: a policy that
+    /// goes by order promises no more.
     fn is_beside_chain(&self, now: Duration, key: OpKey) -> bool {
         let Some(Op { launch: Some(launch), effective, .. }) = self.ops.get(key) else {
             return false;

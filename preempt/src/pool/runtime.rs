@@ -549,8 +549,7 @@ impl Inner {
 
 /// Of each device, the other parts of that which it is a part of.
 fn other_parts(schedulers: &[Scheduler]) -> Vec<Vec<usize>> {
-    let whole = |scheduler: &Scheduler| scheduler.device().whole().map(|whole| whole.inner.id);
-    let wholes: Vec<_> = schedulers.iter().map(whole).collect();
+    let wholes: Vec<_> = schedulers.iter().map(whole_of).collect();
     let others = |device: usize| {
         let is_other = move |part: &usize| *part != device;
         let parts = (0..wholes.len()).filter(is_other);
@@ -562,8 +561,14 @@ fn other_parts(schedulers: &[Scheduler]) -> Vec<Vec<usize>> {
 /// The first device of those that are parts of the same as this one.
 #[cfg(target_os = "linux")]
 pub(super) fn first_part(schedulers: &[Scheduler], device: usize) -> usize {
-    let others = other_parts(schedulers);
-    others[device].first().copied().map_or(device, |first| first.min(device))
+    let whole = whole_of(&schedulers[device]);
+    let first = whole.and_then(|_| schedulers.iter().position(|of| whole_of(of) == whole));
+    first.unwrap_or(device)
+}
+
+/// The device that the scheduler's device is a part of, if it is one.
+fn whole_of(scheduler: &Scheduler) -> Option<u64> {
+    scheduler.device().whole().map(|whole| whole.inner.id)
 }
 
 /// Whether nothing runs on this device any more.

@@ -30,7 +30,7 @@ const QUICK_JOBS: usize = 6;
 const JOB_SECONDS: [u64; 2] = [5, 600];
 /// By which the former are divided. A job of users' tasks is to be a small part of a batch job: a 30th, and a 120th in the paper,
 /// of which few tasks would be left.
-const JOB_SCALES: [u32; 2] = [50, BATCH_SCALE];
+pub const JOB_SCALES: [u32; 2] = [50, BATCH_SCALE];
 const QUICK_JOB_MILLIS: [u64; 2] = [15, 60];
 
 /// The policy of an arm.

@@ -12,9 +12,9 @@ use preempt_workloads::{Program, Size, find};
 use crate::experiments::Bench;
 use crate::samples::Samples;
 
-/// What the neighbours run: nothing, a program that computes, and one that moves memory.
+/// The load of the neighbours: idle, a compute-bound program, and a memory-bound program.
 pub const NEIGHBOURS: [&str; 3] = ["idle", "MD5Hash", "Triad"];
-/// The urgent programs: one that computes, and one that moves memory.
+/// The urgent programs: a compute-bound and a memory-bound program.
 pub const URGENT: [&str; 2] = ["MD5Hash", "VA"];
 /// Rounds over all neighbours, and samples in each; and with `--quick`.
 const ROUNDS: (u32, u32) = (10, 1);

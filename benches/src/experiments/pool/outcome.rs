@@ -7,7 +7,7 @@ use preempt::sim::pool::{PoolResults, SLA};
 use preempt_report::microseconds;
 use serde_json::{Value, json};
 
-use super::devices::{All, Measured};
+use super::devices::{All, JOB_SCALES, Measured};
 use super::inversion::Inversion;
 use super::isolation::{Isolation, NEIGHBOURS};
 use super::median;
@@ -258,6 +258,7 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "devices": all.devices,
         "seed": bench.seed,
         "scale_user_facing": USER_FACING_SCALE,
+        "scale_user_facing_jobs": JOB_SCALES[0],
         "scale_batch": BATCH_SCALE,
         "sla_us": microseconds(SLA),
         "late_first_come": real("first come"),

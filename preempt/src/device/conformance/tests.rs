@@ -68,7 +68,7 @@ fn a_part_of_the_cpu_device_keeps_to_the_contract() {
     let whole = Device::cpu_with(CpuLayout::sms(5).blocks_per_sm(2).memory(32 << 20));
     let parts = whole.expect("a device").split(2).expect("parts");
     check(&parts[1], &KERNELS);
-    // Beside one that is gone.
+    // The other part is dropped.
     let [first, _] = <[Device; 2]>::try_from(parts).expect("two");
     check(&first, &KERNELS);
 }

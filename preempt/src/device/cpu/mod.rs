@@ -11,8 +11,8 @@
 //! `model` is the same with block-tasks that only count, for the scheduler's tests on shuttle.
 
 use crate::vocabulary::{Costs, OpKey, QueueCount};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use preempt_device::abi::Signal;
@@ -67,7 +67,7 @@ pub(super) fn properties(sms: u32, blocks_per_sm: u32) -> Properties {
     }
 }
 
-/// A device with these properties, whose buffers have so many bytes at most.
+/// A device with these properties, and with `memory` bytes for buffers, if those are limited.
 pub(super) fn piece(
     properties: Properties,
     memory: Option<usize>,
@@ -86,8 +86,8 @@ pub(super) struct CpuDevice {
     layout: (Option<usize>, bool),
     /// To the thread that copies.
     copies: Mutex<Sender<(OpKey, Copy)>>,
-    /// What it is a part of.
-    whole: Mutex<Option<Owner>>,
+    /// What it is a part of. Kept, and never read.
+    whole: OnceLock<Owner>,
 }
 
 /// The state that the device's threads share with it.
@@ -153,7 +153,7 @@ impl CpuDevice {
             memory: Memory::new(memory, if has_peers { Place::HOST } else { Place::new() }),
             layout: (memory, has_peers),
             copies: Mutex::new(copies),
-            whole: Mutex::new(None),
+            whole: OnceLock::new(),
         })
     }
 
@@ -249,7 +249,8 @@ impl Backend for CpuDevice {
     }
 
     fn keep(&self, whole: Owner) {
-        *lock(&self.whole) = Some(whole);
+        // It has none yet.
+        let _ = self.whole.set(whole);
     }
 
     fn split(&self, properties: &Properties, parts: u32) -> Result<Vec<Piece>, Error> {

@@ -34,7 +34,7 @@ const PIECE: usize = 2 << 20;
 pub(super) struct Part {
     raw: RawPart,
     context: RawContext,
-    /// Its number among so many.
+    /// Its number, from 0, and the number of parts.
     index: (u32, u32),
     sms: u32,
     memory: usize,
@@ -54,11 +54,6 @@ impl Division {
     /// Divides a GPU into this number of equal parts, each with as much of its memory; the context is entered.
     pub fn new(context: &Context, parts: u32) -> Result<Division, Error> {
         let refused = |reason: String| DeviceError::NotSplit { parts, reason: reason.into() };
-        if context.part().is_some() {
-            return Err(
-                refused("it is a part already; split the whole GPU into more".into()).into()
-            );
-        }
         let functions = context.driver().parts.as_ref().ok_or_else(|| {
             refused(
                 "its driver makes no green contexts; CUDA 12.4 (driver 550) or a later one does"
@@ -90,7 +85,7 @@ impl Division {
         }
         let mut resources = vec![unknown(); parts as usize];
         let (mut count, mut rest) = (parts, unknown());
-        // SAFETY: there is room for so many parts.
+        // SAFETY: `resources` has room for `count` parts.
         let code = unsafe {
             let split = functions.cuDevSmResourceSplitByCount;
             split(resources.as_mut_ptr(), &raw mut count, &raw const all, &raw mut rest, 0, least)
@@ -198,8 +193,8 @@ impl Part {
         self.numbers.get().map(Vec::as_slice)
     }
 
-    /// Destroys it, if its context is freeable; returns whether it is gone. One that the driver does not destroy stays until
-    /// the process ends.
+    /// Destroys the part, whose context is freeable; returns whether it is gone. A part that the driver does not destroy stays
+    /// until the process ends.
     pub fn destroy(self) -> bool {
         // SAFETY: made once, in `make`. What was made in its context is gone, since all of that holds the context.
         unsafe { (self.functions.cuGreenCtxDestroy)(self.raw) == SUCCESS }
