@@ -37,7 +37,10 @@ pub fn run(case: &Case, device: &Device, found: &mut Found) {
             }
         }
         "part-memory" => shares(device, found),
-        "part-peers" => beside_another(device, found),
+        "part-peers" => {
+            beside_another(device, found);
+            one_device_for_each(found);
+        }
         other => panic!("no workload `{other}`"),
     };
     thread::scope(|scope| {
@@ -176,6 +179,14 @@ fn shares(device: &Device, found: &mut Found) {
     found.expect(is_full, || format!("more than its share: {second:?}"));
     drop(second);
     let others = found.take(of(1, 3));
+    let Some(address) = others.as_ref().map(|buffer| buffer.address()) else { return };
+    // SAFETY: the stream without a name is always there.
+    let waits = unsafe { schedulers[0].stream(0).wait_for_raw(std::ptr::null_mut()) }.map(drop);
+    // SAFETY: nothing uses the memory.
+    let adopted = unsafe { schedulers[0].adopt_raw::<u8>(address, 100) }.map(drop);
+    let are_refused =
+        matches!(waits, Err(Error::Device(DeviceError::Unsupported { .. }))) && adopted.is_err();
+    found.expect(are_refused, || format!("of others: {waits:?}, {adopted:?}"));
     drop((first, others));
     found.take(of(0, 3).map(drop));
 }
@@ -192,7 +203,6 @@ fn beside_another(device: &Device, found: &mut Found) {
     let direct = other.device().can_access_peer(&parts[1]);
     found.expect(direct, || "another device does not read the part's memory".into());
     take_turns(&[one, other], found);
-    one_device_for_each(found);
 }
 
 /// A buffer can outlive its device. What is opened then is one device all the same.
