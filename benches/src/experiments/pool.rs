@@ -79,7 +79,9 @@ takes its time.
   yield point, and it runs again from its start. killed: the same, and its device stays empty for
   2.2 ms more (the paper's 22 ms): TReM. Without stops, priority is measured at load 2 alone.
 - figure 6: the response of a user-facing task that comes to one device with a batch task, by its
-  time alone, with the duration of the batch task; the median.
+  time alone, with the duration of the batch task; the median. `batch_delayed_us`, beside the
+  shortest of those that yield: what the batch task takes more than its time alone and the
+  user-facing task's together. `batch_delayed_over_alone_max`: the most, by its time alone.
 - isolation: a program on one device, from its launch until its end is known, with idle devices
   beside it, with such that compute (MD5Hash) and that move memory (Triad). `isolation_compute_p50`:
   MD5Hash beside MD5Hash, by itself beside idle devices.

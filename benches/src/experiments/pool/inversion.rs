@@ -39,6 +39,8 @@ pub struct Inversion {
     pub response: Duration,
     /// The task's time alone.
     pub alone: Duration,
+    /// The median of what the batch task takes more than alone and the user-facing task together, of the shortest that yields.
+    pub delays_batch: Option<Duration>,
 }
 
 fn batch_of(kinds: &[Kind]) -> Result<&Kind> {
@@ -95,10 +97,12 @@ pub fn measure(
         let pool = pool_of(one, Policy::Priority, stop)?;
         let service = pool.application(Class::UserFacing);
         let samples = if yields { bench.amount(SAMPLES.1, SAMPLES.0) } else { 1 };
-        for batch in durations.iter().copied().map(Duration::from_millis) {
+        for (index, &millis) in durations.iter().enumerate() {
+            let batch = Duration::from_millis(millis);
+            let ends = yields && index == 0;
             let kind_of_batch = batch_of(kinds)?.lasting(batch);
             for kind in kinds.iter().filter(|kind| kind.class == Class::UserFacing) {
-                let mut responses = Samples::default();
+                let (mut responses, mut delays) = (Samples::default(), Samples::default());
                 for _ in 0..samples {
                     let handle = start(&pool, &kind_of_batch)?;
                     let occupancy = Arc::new(Occupancy::new(1));
@@ -106,10 +110,17 @@ pub fn measure(
                     let (answer, report) = service.submit(&task)?.wait_with_report()?;
                     answers.check(kind, &answer);
                     responses.push(report.turnaround);
-                    cancel(handle)?;
+                    if ends {
+                        let (answer, beside) = handle.wait_with_report()?;
+                        answers.check(&kind_of_batch, &answer);
+                        delays.push(beside.turnaround.saturating_sub(batch + report.turnaround));
+                    } else {
+                        cancel(handle)?;
+                    }
                 }
                 let (name, alone, response) = (kind.name, kind.alone, responses.p50());
-                inversions.push(Inversion { name, yields, batch, response, alone });
+                let delays_batch = ends.then(|| delays.p50());
+                inversions.push(Inversion { name, yields, batch, response, alone, delays_batch });
             }
         }
     }

@@ -91,7 +91,7 @@ fn push_task(rows: &mut Rows, kind: &Kind) {
 }
 
 fn push_inversion(rows: &mut Rows, inversion: &Inversion) {
-    let &Inversion { name, yields, batch, response, alone } = inversion;
+    let &Inversion { name, yields, batch, response, alone, delays_batch } = inversion;
     let arm = if yields { "yielding" } else { "no stop" };
     let of = format!("{name} beside {}", show(batch));
     let to_alone = ratio(response, alone);
@@ -105,6 +105,7 @@ fn push_inversion(rows: &mut Rows, inversion: &Inversion) {
         "response_us": microseconds(response),
         "alone_us": microseconds(alone),
         "response_over_alone": to_alone,
+        "batch_delayed_us": delays_batch.map(microseconds),
     });
     rows.push(cells, json);
 }
@@ -248,6 +249,10 @@ fn summary(bench: &Bench, all: &All) -> Value {
         let of_arm = all.inversions.iter().filter(|of| of.yields == yields);
         most(of_arm.filter_map(|of| ratio(of.response, of.alone)))
     };
+    let delayed = all
+        .inversions
+        .iter()
+        .filter_map(|of| Some(of.delays_batch?.as_secs_f64() / of.batch.as_secs_f64()));
     let isolation = all.isolation.first().and_then(|compute| {
         let [idle, beside, ..] = &compute.times;
         ratio(beside.p50(), idle.p50())
@@ -279,6 +284,7 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "isolation_compute_p50": isolation,
         "response_over_alone_no_stop_max": figure_6(false),
         "response_over_alone_yielding_max": figure_6(true),
+        "batch_delayed_over_alone_max": most(delayed),
         "tasks": tasks,
         "tasks_lost": lost,
         "tasks_twice": twice,
