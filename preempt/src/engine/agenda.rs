@@ -48,9 +48,6 @@ pub(super) struct Agenda {
     pub released_early: Vec<OpKey>,
     /// Whether a launch waits for a queue. `cohorts.rs` sets it; `mod.rs` clears it when a queue is free.
     pub short_of_queues: bool,
-    /// Whether SMs of a launch wait for a chain to go on, which may take longer than was predicted. `cohorts.rs` sets it;
-    /// `planning.rs` takes it out.
-    pub withholds: bool,
     /// Something changed that the policy should look at. All files set it; `planning.rs` clears it.
     pub unsettled: bool,
     /// When the policy has to be asked again, whatever else happens. `planning.rs` sets it, and `opaque.rs` clears it

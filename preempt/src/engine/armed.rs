@@ -167,14 +167,16 @@ impl Engine {
             room: launch.room(count(range, sms), range.contains(sms - 1)),
             has_blocks: false,
             is_taken: true,
+            spills: 0,
             strangers: 0,
+            is_beside: false,
         };
         let shape = launch.work(0, sms, &self.costs).shape(place, || false, || 0.0);
         let Some(Shape { blocks, .. }) = shape else { return false };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(first) else { return false };
         // For those that are queued behind it.
         launch.handover = range;
-        let shape = Shape { blocks, keeps_to_own: false, hands: 0 };
+        let shape = Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false };
         self.put(first, (0, queue), shape, CohortPlace::Gated { over }, actions);
         self.go_on_behind(queue);
         true

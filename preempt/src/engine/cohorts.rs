@@ -58,9 +58,13 @@ impl Engine {
         }
     }
 
-    /// Launches blocks for the SMs of a launch that have none yet.
+    /// Launches blocks for the SMs of a launch that have none yet, or have too few.
     pub(super) fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
+        let is_beside = self.is_beside_urgent(key);
+        if !is_beside && self.is_worth_refilling(now, key) {
+            self.refill(key, actions);
+        }
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         let range = launch.range;
         let ledger = launch.books(&mut self.ledger, &mut self.guests);
@@ -92,14 +96,12 @@ impl Engine {
             return;
         }
         let has_taken = ledger.has_taken(range);
-        if has_blocks && self.is_beside_chain(now, key) {
-            // The SMs stay uncovered until the chain has gone on, or has not within the time that was predicted.
-            self.agenda.withholds = true;
-            return;
-        }
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
-        let Some(slot) = launch.free_slot() else { return };
+        let Some(slot) = launch.free_slot() else {
+            let launch = self.ops.get_mut(key).and_then(|op| op.launch.as_mut());
+            launch.into_iter().for_each(|launch| launch.thin = true);
+            return;
+        };
         let has_either = launch.has_either_form();
         let (level, over) = self.level(key);
         let level = level.max(u32::from(has_taken));
@@ -121,13 +123,14 @@ impl Engine {
             sms: uncovered,
             room,
             has_blocks,
-            // After a spill, blocks of other launches occupy these SMs.
-            is_taken: has_taken || launch.spilled,
+            is_taken: has_taken,
+            spills: launch.spills,
             strangers: self.strangers_on(range, key),
+            is_beside,
         };
         let work = launch.work(there, sms, &self.costs);
         let (others, outside) =
-            (|| self.ledger.has_others(range), || self.sms_outside(range, None));
+            (|| self.ledger.has_others(range), || self.sms_outside(range, key, None));
         let Some(shape) = work.shape(place, others, outside) else { return };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         launch.books(&mut self.ledger, &mut self.guests).cover(range);
@@ -135,36 +138,38 @@ impl Engine {
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
+            launch.thin |= shape.is_thin;
         }
         self.go_on_behind(queue);
     }
 
-    /// Whether a more urgent launch has SMs, and will soon give them to another one behind it in its stream.
-    ///
-    /// The hardware places blocks where it finds room, also on the SMs of that launch, if its blocks are small or few. A single
-    /// one of ours there can keep the next kernel out, which wants another division of the SM's memory: until our launch is over,
-    /// if all of its SMs are so (H200: 60 ms of a batch kernel's for a chain of 1 ms). What comes back between two kernels of a
-    /// chain is worth less than that, if they follow each other [shortly](crate::vocabulary::Costs::is_short). So it is idle
-    /// until then. As long as such kernels come without end, the launch has no more than they have left to it: a policy that
-    /// goes by order promises no more.
-    fn is_beside_chain(&self, now: Duration, key: OpKey) -> bool {
-        let Some(Op { launch: Some(launch), effective, .. }) = self.ops.get(key) else {
-            return false;
+    /// Whether a more urgent launch has SMs beside this one, under a policy that goes by order.
+    fn is_beside_urgent(&self, key: OpKey) -> bool {
+        let Some(Op { effective, .. }) = self.ops.get(key) else { return false };
+        let is_urgent = |(_, op, _): (QueueIndex, OpKey, usize)| {
+            let other = self.ops.get(op).filter(|op| op.effective.priority > effective.priority);
+            let launch = other.and_then(|op| op.launch.as_ref());
+            launch.is_some_and(|launch| !launch.range.is_empty())
         };
-        let (own, stop, sms) = (effective.priority, launch.spec.stop(), self.ledger.sms());
-        let goes_on = |op: OpKey| {
-            let next = following(&self.ops, op).and_then(|next| self.ops.get(next));
-            next.is_some_and(|next| next.launch.is_some() && next.foreign_blockers == 0)
-        };
-        let mut heads = self.queues.heads().filter(|&(_, op, _)| op != key);
-        let is_chain = heads.any(|(_, op, _)| {
-            let other = self.ops.get(op).filter(|op| op.effective.priority > own);
-            let other = other.and_then(|op| op.launch.as_ref());
-            let left = other.filter(|launch| !launch.range.is_empty());
-            let left = left.and_then(|launch| launch.time_left(now, sms));
-            left.is_some_and(|left| self.costs.is_short(left, stop)) && goes_on(op)
-        });
-        is_chain && self.goes_by_order()
+        self.queues.heads().any(is_urgent) && self.goes_by_order()
+    }
+
+    /// Whether a launch may have too few blocks for its SMs, and has more to do than it costs to stop all of them and to launch
+    /// as many as there is room for: a tenth of what is left, at most. How many are missing is not known.
+    fn is_worth_refilling(&self, now: Duration, key: OpKey) -> bool {
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return false };
+        let cost = 10 * (launch.spec.overhead() + self.costs.gap());
+        let left = |launch: &Launch| launch.time_left(now, self.ledger.sms());
+        launch.thin && !launch.is_out() && left(launch).is_none_or(|left| left > cost)
+    }
+
+    /// Stops all blocks of a launch, so that as many come in their place as there is room for.
+    fn refill(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        launch.thin = false;
+        let range = launch.range;
+        launch.books(&mut self.ledger, &mut self.guests).uncover(range);
+        self.flush(key, actions);
     }
 
     /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since
@@ -179,11 +184,13 @@ impl Engine {
         most.map_or((0, None), |(level, over)| (level, Some(over)))
     }
 
-    /// The SMs outside of a range that are free beside the cohorts at the head of all queues but this one.
-    fn sms_outside(&self, range: SmRange, queue: Option<QueueIndex>) -> f64 {
+    /// The SMs outside of a launch's range that are free beside others' cohorts at the head of all queues but this one.
+    fn sms_outside(&self, range: SmRange, key: OpKey, queue: Option<QueueIndex>) -> f64 {
         let sms = self.ledger.sms();
         let mut free = f64::from(sms - ledger::count(range, sms));
-        for (head, op, slot) in self.queues.heads().filter(|&(head, ..)| Some(head) != queue) {
+        let is_other =
+            |&(head, op, _): &(QueueIndex, OpKey, usize)| Some(head) != queue && op != key;
+        for (head, op, slot) in self.queues.heads().filter(is_other) {
             let Some(Op { launch: Some(other), .. }) = self.ops.get(op) else { continue };
             let Some(cohort) = &other.cohorts[slot] else { continue };
             // The spare blocks have left.
@@ -381,7 +388,7 @@ impl Engine {
         };
         let work = launch.work(0, sms, &self.costs);
         let others = || self.ledger.has_others(range);
-        let outside = || self.sms_outside(keeps_to, Some(queue));
+        let outside = || self.sms_outside(keeps_to, next, Some(queue));
         let Some(shape) = work.shape(place, others, outside) else { return false };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next) else { return false };
         if has_either {

@@ -171,9 +171,12 @@ pub(super) struct Launch {
     /// second of them, whose SMs are in other books.
     pub shares: bool,
     pub is_guest: bool,
-    /// Set when a confined cohort left its SMs without a signal and with tasks remaining: blocks of other launches
-    /// occupy them, so the next cohort is not confined.
-    pub spilled: bool,
+    /// How often its last confined cohort left its SMs without a signal and with tasks remaining: blocks of other launches
+    /// occupied them.
+    pub spills: u32,
+    /// Set when blocks were launched of which those for its SMs may have left elsewhere, or could not be launched: it may have
+    /// fewer blocks than its SMs hold.
+    pub thin: bool,
     /// Whether there was a cohort that could run at once.
     started: bool,
     /// Until when the report counts times on SMs.
@@ -232,7 +235,8 @@ impl Launch {
             early: false,
             shares: false,
             is_guest: false,
-            spilled: false,
+            spills: 0,
+            thin: false,
             started: false,
             counted: Duration::ZERO,
             own_time_out: Duration::ZERO,
@@ -440,7 +444,8 @@ impl Launch {
         self.report.armed |= cohort.gated && done > 0;
         // Or it came when other cohorts had claimed all. Then one that is launched for nothing leaves at once.
         let has_bounced = cohort.follows && done == 0 && !self.spec.plain;
-        self.spilled |= !has_bounced && has_spilled(cohort.keeps_to, self.range, self.remaining());
+        let has_spilled = has_spilled(cohort.keeps_to, self.range, self.remaining());
+        self.spills += u32::from(!has_bounced && has_spilled && self.is_out());
         Some(CohortLeft { queue: cohort.queue, has_bounced })
     }
 

@@ -100,14 +100,12 @@ impl Engine {
                 self.replace_policy(now, reason);
                 continue;
             }
-            self.agenda.withholds = false;
             self.follow_plan(now, actions);
             self.agenda.wake = None;
             let mut wake = None;
             self.ask(now, |policy| wake = policy.wake());
             if self.launches.known > 0 {
-                let again = self.agenda.withholds.then(|| now + self.costs.gap());
-                let wakes = [wake, again, self.opaque_wake(now)].into_iter().flatten();
+                let wakes = [wake, self.opaque_wake(now)].into_iter().flatten();
                 self.agenda.wake =
                     wakes.map(|wake| wake.max(now + self.costs.shortest_wait())).min();
             }

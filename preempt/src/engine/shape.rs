@@ -29,6 +29,10 @@ pub(super) struct Work<'a> {
     pub costs: &'a Costs,
 }
 
+/// How often a grid may leave because it finds blocks of a more urgent launch on its SMs before its blocks may be anywhere: each
+/// time costs a launch, and the next kernel of that launch has its blocks elsewhere.
+const SPILLS: u32 = 2;
+
 /// Where a grid goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
@@ -42,8 +46,14 @@ pub(super) enum Place {
         /// Whether blocks of other launches have yet to leave these SMs: spare blocks would be gone before there is room, and
         /// others than these with them.
         is_taken: bool,
+        /// How often earlier grids found them there, and left.
+        spills: u32,
         /// Blocks of other launches that may be there, of those that no word keeps elsewhere.
         strangers: u32,
+        /// Whether a more urgent launch has other SMs. Blocks there could keep the kernel out that follows it, which wants another
+        /// division of the SM's memory: until this launch is over, if all of those SMs are so (H200: 60 ms of a batch kernel for a
+        /// chain of 1 ms). So none may stay there, even if too few are left on its own SMs then.
+        is_beside: bool,
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.
     Behind {
@@ -63,6 +73,8 @@ pub(super) struct Shape {
     /// Blocks that begin with a task which was not claimed. None do if blocks may have to leave at once: such a task would
     /// not run.
     pub hands: u32,
+    /// Whether blocks for the launch's own SMs may leave elsewhere, so that too few are left there.
+    pub is_thin: bool,
 }
 
 impl Work<'_> {
@@ -87,7 +99,7 @@ impl Work<'_> {
         outside: impl FnOnce() -> f64,
     ) -> Option<Shape> {
         match place {
-            Place::Free { sms, room, has_blocks, is_taken, strangers } => {
+            Place::Free { sms, room, has_blocks, is_taken, spills, strangers, is_beside } => {
                 let blocks = room.min(self.bare);
                 // One block can keep all of another kernel out of an SM, which has divided its memory for it. Of many
                 // block-tasks, those whose blocks left are for the others. Of few, they would wait until these have ended.
@@ -98,7 +110,10 @@ impl Work<'_> {
                         self.has_long_few(room) && out <= room - blocks
                     }
                 };
-                if !has_blocks && !is_taken && gains && has_others() {
+                let finds_room = !has_blocks && !is_taken && gains;
+                let has_to = is_beside && self.crowds();
+                let most_spills = if has_to { SPILLS } else { 0 };
+                if spills <= most_spills && (finds_room || has_to) && has_others() {
                     // As many on each SM as on its own.
                     let each =
                         if self.crowds() { self.blocks_per_sm } else { blocks.div_ceil(sms) };
@@ -106,12 +121,12 @@ impl Work<'_> {
                     // The last SM may hold fewer. With a block for each task, those of spare blocks would be left over.
                     let most = if self.crowds() { self.most.saturating_sub(blocks) } else { spare };
                     let spare = spare.min(most);
-                    if spare > 0 {
-                        let blocks = blocks + spare;
-                        return Some(Shape { blocks, keeps_to_own: true, hands: 0 });
+                    if spare > 0 || has_to {
+                        let (blocks, is_thin) = (blocks + spare, !finds_room || spare == 0);
+                        return Some(Shape { blocks, keeps_to_own: true, hands: 0, is_thin });
                     }
                 }
-                Some(Shape { blocks, keeps_to_own: false, hands: blocks })
+                Some(Shape { blocks, keeps_to_own: false, hands: blocks, is_thin: false })
             }
             Place::Behind { own, room, is_part } => {
                 // The hardware places some of its blocks outside of a part.
@@ -125,7 +140,7 @@ impl Work<'_> {
                     false => 0,
                 };
                 let blocks = (room + spare).min(self.bare);
-                Some(Shape { blocks, keeps_to_own: false, hands: 0 })
+                Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
             }
         }
     }
@@ -187,75 +202,142 @@ mod tests {
     /// A place, and whether other launches have SMs.
     type Where = (Place, bool);
 
-    /// Two SMs beside another launch.
-    const TWO: Where =
-        (Place::Free { sms: 2, room: 8, has_blocks: false, is_taken: false, strangers: 0 }, true);
+    /// What a place is, beside its SMs and their room, and whether other launches have SMs.
+    #[derive(Clone, Copy, Default)]
+    struct Of {
+        has_blocks: bool,
+        is_taken: bool,
+        spills: u32,
+        strangers: u32,
+        is_beside: bool,
+        has_others: bool,
+    }
 
-    const ALONE: Where =
-        (Place::Free { sms: 4, room: 16, has_blocks: false, is_taken: false, strangers: 0 }, false);
+    const OTHERS: Of = Of {
+        has_blocks: false,
+        is_taken: false,
+        spills: 0,
+        strangers: 0,
+        is_beside: false,
+        has_others: true,
+    };
+
+    fn free(sms: u32, of: Of) -> Where {
+        let Of { has_blocks, is_taken, spills, strangers, is_beside, has_others } = of;
+        (
+            Place::Free { sms, room: 4 * sms, has_blocks, is_taken, spills, strangers, is_beside },
+            has_others,
+        )
+    }
 
     fn behind(is_part: bool, has_others: bool) -> Where {
         (Place::Behind { own: 8, room: 8, is_part }, has_others)
     }
 
     fn anywhere(blocks: u32) -> Option<Shape> {
-        Some(Shape { blocks, keeps_to_own: false, hands: blocks })
+        Some(Shape { blocks, keeps_to_own: false, hands: blocks, is_thin: false })
     }
 
     fn apart(blocks: u32) -> Option<Shape> {
-        Some(Shape { blocks, keeps_to_own: true, hands: 0 })
+        Some(Shape { blocks, keeps_to_own: true, hands: 0, is_thin: false })
+    }
+
+    fn thin(blocks: u32) -> Option<Shape> {
+        Some(Shape { blocks, keeps_to_own: true, hands: 0, is_thin: true })
     }
 
     fn waiting(blocks: u32) -> Option<Shape> {
-        Some(Shape { blocks, keeps_to_own: false, hands: 0 })
+        Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
     }
 
     /// Its name, the work, its place, the free SMs outside, and the shape.
     type Case = (&'static str, Work<'static>, Where, f64, Option<Shape>);
 
     fn cases() -> Vec<Case> {
-        let free = |has_blocks, has_others, is_taken| {
-            (Place::Free { sms: 2, room: 8, has_blocks, is_taken, strangers: 0 }, has_others)
-        };
-        let among = |strangers| {
-            let (has_blocks, is_taken) = (false, false);
-            (Place::Free { sms: 2, room: 8, has_blocks, is_taken, strangers }, true)
-        };
+        let two = free(2, OTHERS);
+        let alone = free(4, Of::default());
+        let among = |strangers| free(2, Of { strangers, ..OTHERS });
+        let urgent = Of { is_beside: true, ..OTHERS };
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
         vec![
-            ("alone, it fills the device", work(100), ALONE, 0.0, anywhere(16)),
-            ("alone, with few tasks", work(3), ALONE, 0.0, anywhere(3)),
-            ("crowded, beside others: confined", work(100), TWO, 2.0, apart(16)),
-            ("the last SM holds fewer", Work { most: 14, ..work(100) }, TWO, 2.0, apart(14)),
-            ("no room for spare blocks", work(100), TWO, 0.1, anywhere(8)),
-            ("half an SM is free", work(100), TWO, 0.5, apart(10)),
-            ("no more tasks than the device holds", work(16), TWO, 2.0, anywhere(8)),
-            ("one more", work(17), TWO, 2.0, apart(16)),
-            ("long, with a block for each task", long(6), TWO, 2.0, apart(12)),
-            ("long, with two tasks for some blocks", long(9), TWO, 2.0, anywhere(8)),
-            ("short, with a block for each task", work(6), TWO, 2.0, anywhere(6)),
-            ("crowded, alone", work(100), free(false, false, false), 2.0, anywhere(8)),
+            ("alone, it fills the device", work(100), alone, 0.0, anywhere(16)),
+            ("alone, with few tasks", work(3), alone, 0.0, anywhere(3)),
+            ("crowded, beside others: confined", work(100), two, 2.0, apart(16)),
+            ("the last SM holds fewer", Work { most: 14, ..work(100) }, two, 2.0, apart(14)),
+            ("no room for spare blocks", work(100), two, 0.1, anywhere(8)),
+            ("half an SM is free", work(100), two, 0.5, apart(10)),
+            ("no more tasks than the device holds", work(16), two, 2.0, anywhere(8)),
+            ("one more", work(17), two, 2.0, apart(16)),
+            ("long, with a block for each task", long(6), two, 2.0, apart(12)),
+            ("long, with two tasks for some blocks", long(9), two, 2.0, anywhere(8)),
+            ("short, with a block for each task", work(6), two, 2.0, anywhere(6)),
+            ("crowded, alone", work(100), free(2, Of::default()), 2.0, anywhere(8)),
             (
                 "crowded, with blocks elsewhere",
                 work(100),
-                free(true, true, false),
+                free(2, Of { has_blocks: true, ..OTHERS }),
                 2.0,
                 anywhere(8),
             ),
             (
                 "crowded, others have yet to leave",
                 work(100),
-                free(false, true, true),
+                free(2, Of { is_taken: true, ..OTHERS }),
                 2.0,
                 anywhere(8),
             ),
+            ("beside a more urgent one", work(100), free(2, urgent), 2.0, apart(16)),
+            (
+                "the same, with blocks elsewhere",
+                work(100),
+                free(2, Of { has_blocks: true, ..urgent }),
+                2.0,
+                thin(16),
+            ),
+            (
+                "the same, a stranger on each SM",
+                work(100),
+                free(2, Of { strangers: 2, ..urgent }),
+                1.0,
+                thin(12),
+            ),
+            ("the same, no SM outside is free", work(100), free(2, urgent), 0.0, thin(8)),
+            (
+                "the same, others have yet to leave",
+                work(100),
+                free(2, Of { is_taken: true, ..urgent }),
+                2.0,
+                thin(16),
+            ),
+            (
+                "the same, others were found there twice",
+                work(100),
+                free(2, Of { spills: 2, ..urgent }),
+                2.0,
+                apart(16),
+            ),
+            (
+                "the same, three times",
+                work(100),
+                free(2, Of { spills: 3, ..urgent }),
+                2.0,
+                anywhere(8),
+            ),
+            (
+                "crowded, others were found there",
+                work(100),
+                free(2, Of { spills: 1, ..OTHERS }),
+                2.0,
+                anywhere(8),
+            ),
+            ("the same, with few tasks", work(16), free(2, urgent), 2.0, anywhere(8)),
             ("crowded, a stranger on one SM", work(100), among(1), 2.0, apart(16)),
             ("crowded, on both", work(100), among(2), 2.0, anywhere(8)),
             ("long, room beside a stranger", long(4), among(1), 2.0, apart(8)),
             ("long, none", long(5), among(1), 2.0, anywhere(5)),
-            ("some tasks have blocks", Work { bare: 2, ..work(10) }, TWO, 2.0, anywhere(2)),
-            ("a plain grid", plain(100), TWO, 2.0, anywhere(8)),
-            ("a small plain grid", plain(6), TWO, 2.0, anywhere(6)),
+            ("some tasks have blocks", Work { bare: 2, ..work(10) }, two, 2.0, anywhere(2)),
+            ("a plain grid", plain(100), two, 2.0, anywhere(8)),
+            ("a small plain grid", plain(6), two, 2.0, anywhere(6)),
             ("behind", work(100), behind(false, true), 2.0, waiting(8)),
             ("behind, with few tasks", work(3), behind(false, true), 2.0, waiting(3)),
             ("behind in a part, crowded", work(100), behind(true, true), 2.0, waiting(16)),

@@ -22,11 +22,11 @@ fn out(engine: &mut Engine, op: OpKey, slot: u8, done: u32) -> Vec<Action> {
 /// An engine for 4 SMs of 4 blocks, with a small urgent launch and a long one that is confined. Returns the engine,
 /// their keys and the long one's cohort. Another long one is behind that in its stream, if `chain`.
 fn beside_a_small_one(chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
-    beside(1, chain)
+    beside(1, 1, chain)
 }
 
-/// The same with an urgent launch of this many blocks.
-fn beside(small: u32, chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
+/// The same with a launch of this many blocks and this priority.
+fn beside(small: u32, priority: i32, chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
     let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));
     let mut actions = Vec::new();
     let mut submit = |stream: u32, priority: i32, tasks: u32| {
@@ -35,7 +35,7 @@ fn beside(small: u32, chain: bool) -> (Engine, Vec<OpKey>, CohortOrder) {
         engine.settle(Duration::ZERO, &mut actions);
         op
     };
-    let mut ops = vec![submit(0, 1, small), submit(1, 0, 100)];
+    let mut ops = vec![submit(0, priority, small), submit(1, 0, 100)];
     if chain {
         ops.push(submit(1, 0, 100));
     }
@@ -66,11 +66,15 @@ fn a_long_launch_beside_another_one_is_confined() {
 #[test]
 fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
     // Of two SMs, five blocks of another launch may be on both. Spare blocks would all go where they have to leave.
-    let (_, _, order) = beside(5, false);
+    let (_, _, order) = beside(5, 0, false);
     assert_eq!((order.signal.range(), order.blocks), (SmRange::ALL, 8));
     // Of three SMs, two of them leave one at least.
-    let (_, _, order) = beside(2, false);
+    let (_, _, order) = beside(2, 0, false);
     assert_ne!(order.signal.range(), SmRange::ALL);
+    // Beside a more urgent one it is confined all the same: its blocks would keep others of that out.
+    let (engine, ops, order) = beside(5, 1, false);
+    assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 11));
+    assert!(engine.ops[ops[1]].launch.as_ref().is_some_and(|launch| launch.thin));
 }
 
 #[test]
@@ -139,10 +143,18 @@ fn a_long_launch_with_a_block_for_each_task_is_not_confined_where_one_could_lack
 
 #[test]
 fn a_launch_that_finds_others_on_its_sms_is_not_confined_again() {
-    let (mut engine, ops, order) = beside_a_small_one(false);
-    let again = launched(&out(&mut engine, ops[1], order.slot, 0), ops[1]);
-    let [again] = again[..] else { panic!("{again:?}") };
-    assert_eq!((again.signal.range(), again.blocks), (SmRange::ALL, 12));
+    // Beside a more urgent one it is two times more: that one's next kernel has its blocks elsewhere.
+    for (priority, more) in [(0, 0), (1, 2)] {
+        let (mut engine, ops, mut order) = beside(1, priority, false);
+        for round in 0..=more {
+            let again = launched(&out(&mut engine, ops[1], order.slot, 0), ops[1]);
+            let [again] = again[..] else { panic!("{again:?}") };
+            let expected =
+                if round == more { (SmRange::ALL, 12) } else { (SmRange::new(1, 4), 15) };
+            assert_eq!((again.signal.range(), again.blocks), expected);
+            order = again;
+        }
+    }
 }
 
 #[test]

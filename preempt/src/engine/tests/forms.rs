@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::QUEUES;
+use super::world::{Cohort, QUEUES};
 use super::*;
 use crate::policy::{Ffs, Priority};
 
@@ -142,9 +142,9 @@ fn an_urgent_chain_of_plain_grids_does_not_grow_behind_less_urgent_blocks() {
 }
 
 /// Kernels that need fewer SMs each, as those of Needleman and Wunsch. On SMs that the next one is to have, blocks of a batch
-/// launch could keep it out (H200).
+/// launch could keep it out until that is over (H200).
 #[test]
-fn a_launch_gets_no_sms_back_between_kernels_of_a_more_urgent_chain() {
+fn no_block_that_comes_back_stays_on_sms_of_a_more_urgent_launch() {
     for plain in [true, false] {
         let mut world = World::new(8, 1, StaticPriority::new());
         let batch = world.submit(0, 0, 100_000, &[]);
@@ -154,62 +154,72 @@ fn a_launch_gets_no_sms_back_between_kernels_of_a_more_urgent_chain() {
         let asks = Asks { urgency, predicted, plain, ..Asks::default() };
         let chain: Vec<_> =
             (1..=6).rev().map(|tasks| world.submit_asking(1, tasks, &[], asks)).collect();
-        let last = *chain.last().expect("six of them");
-        let (mut is_back, mut seen) = (false, Vec::new());
+        let mut beside = 0;
         for round in 0..20_000 {
-            if world.is_finished(last) && is_back {
+            if chain.iter().all(|&op| world.is_finished(op)) {
                 break;
             }
             world.step_cohort(round % world.cohorts.len());
-            let of_batch = world.cohorts.iter().map(|cohort| cohort.order);
-            for order in of_batch.filter(|order| order.op == batch && !order.is_first) {
-                if !seen.contains(&order.ticket) {
-                    seen.push(order.ticket);
-                    let has_sms = |op: &OpKey| {
-                        let launch = world.engine.ops.get(*op).and_then(|op| op.launch.as_ref());
-                        launch.is_some_and(|launch| !launch.range.is_empty())
-                    };
-                    assert!(!chain.iter().filter(|op| **op != last).any(has_sms), "{order:?}");
-                    is_back = true;
-                }
+            let has_sms = |op: &OpKey| {
+                let launch = world.engine.ops.get(*op).and_then(|op| op.launch.as_ref());
+                launch.is_some_and(|launch| !launch.range.is_empty())
+            };
+            if !chain.iter().any(has_sms) {
+                continue;
+            }
+            let owners = world.engine.owners();
+            for cohort in world.cohorts.iter().filter(|cohort| cohort.order.op == batch) {
+                let word = world.words.get(&cohort.order.queue).copied();
+                let word = word.unwrap_or(cohort.order.signal).range();
+                let is_its = |sm: u32| owners[sm as usize] == Some(LaunchId(batch));
+                assert!((0..8).all(|sm| is_its(sm) || !word.contains(sm)), "{:?}", cohort.order);
+                beside += u32::from(!cohort.order.is_first && word != SmRange::EMPTY);
             }
         }
-        assert!(is_back, "it gets them back in the end");
+        assert!(beside > 0, "it gets SMs back beside the chain");
         world.handle(Event::Cancel { op: batch });
         world.run_out();
     }
 }
 
-/// It does where a copy is behind the more urgent launch, and where that is long.
+/// Blocks for its SMs that left elsewhere come back once no more urgent launch is there, if what is left takes long enough.
 #[test]
-fn a_launch_gets_sms_back_beside_what_is_no_chain() {
+fn a_launch_with_too_few_blocks_is_filled_up_when_it_is_alone() {
     let (short, long) = (Duration::from_micros(10), Duration::from_millis(100));
-    // How long the more urgent launch takes, the block-tasks of what is behind it, and whether SMs come back beside it.
-    for (predicted, behind, is_back) in [(short, 2, false), (short, 0, true), (long, 2, true)] {
+    for (predicted, is_filled) in [(long, true), (short, false)] {
         let mut world = World::new(8, 1, StaticPriority::new());
         let asks = |priority, predicted| {
             let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
             Asks { urgency, predicted: Some(predicted), ..Asks::default() }
         };
-        let wide = world.submit_asking(1, 4, &[], asks(1, short));
-        let narrow = world.submit_asking(2, 2, &[], asks(1, predicted));
-        let batch = world.submit_asking(0, 100_000, &[], asks(0, long));
-        world.submit_asking(2, behind, &[], asks(1, predicted));
-        let of = |world: &World, op| world.cohorts.iter().position(|of| of.order.op == op);
-        let blocks = |world: &World| -> u32 {
-            let of_batch = world.cohorts.iter().filter(|of| of.order.op == batch);
-            of_batch.map(|of| of.order.blocks).sum()
+        let batch = world.submit_asking(0, 100_000, &[], asks(0, predicted));
+        let [wide, narrow] = [(1, 4), (2, 2)]
+            .map(|(stream, tasks)| world.submit_asking(stream, tasks, &[], asks(1, short)));
+        let end = |world: &mut World, op, but: Option<OpKey>| {
+            for _ in 0..2000 {
+                let steps = |of: &Cohort| Some(of.order.op) != but;
+                let Some(at) = world.cohorts.iter().position(|of| of.order.op == op) else { break };
+                world.step_cohort(at);
+                for at in 0..world.cohorts.len() {
+                    if world.cohorts.get(at).is_some_and(steps) && !world.is_finished(op) {
+                        world.step_cohort(at);
+                    }
+                }
+            }
+            assert!(world.is_finished(op));
         };
-        assert_eq!(blocks(&world), 2, "it is confined to none, and has the rest");
-        for _ in 0..200 {
-            let Some(at) = of(&world, wide) else { break };
-            world.step_cohort(at);
-        }
-        assert!(world.is_finished(wide) && !world.is_finished(narrow));
-        assert_eq!(blocks(&world) > 2, is_back, "{predicted:?}, {behind} behind");
-        // Longer than was predicted.
-        world.pass(Duration::from_millis(1));
-        assert!(blocks(&world) > 2, "{predicted:?}, {behind} behind");
+        let thin = |world: &World| {
+            let launch = world.engine.ops.get(batch).and_then(|op| op.launch.as_ref());
+            launch.is_some_and(|launch| launch.thin)
+        };
+        assert!(!thin(&world));
+        end(&mut world, wide, Some(narrow));
+        assert!(thin(&world), "SMs came back beside an urgent launch");
+        end(&mut world, narrow, None);
+        let mut again =
+            world.cohorts.iter().filter(|of| of.order.op == batch && !of.order.is_first);
+        assert_eq!(again.any(|of| of.order.blocks == 8), is_filled, "for all SMs at once");
+        assert_eq!(thin(&world), !is_filled);
         world.handle(Event::Cancel { op: batch });
         world.run_out();
     }
