@@ -35,7 +35,8 @@ With `--device cuda` or `cpu` it runs on devices, and each workload beside that 
 `--device sim` it is all in virtual time.
 
 - elastic: user-facing tasks have as many devices as do the work outstanding within the SLA, less
-  the time of a task; in the paper, within the SLA. priority: they have all.
+  the time of a task; in the paper, within the SLA. priority: they have all. in time: the same, and
+  tasks that can be within the SLA go ahead of those that cannot.
 - W1 has as many user-facing as batch jobs, W2 four times as many. At a load of 1, what comes fills
   the devices. Eight tasks of a job at most are outstanding; their times count from then.
 - late: the part of user-facing tasks that took longer than the SLA. wasted: what revoked tasks had
@@ -86,15 +87,18 @@ takes its time.
   beside it, with such that compute (MD5Hash) and that move memory (Triad). `isolation_compute_p50`:
   MD5Hash beside MD5Hash, by itself beside idle devices.
 - figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes the median
-  of what was measured; `late_simulated_free` the same where yields take no time.
-- figure 10: `over_time` of W1 at load 1, elastic, yielding: devices with a user-facing task, and
+  of what was measured, and each user-facing task what it took first come, first served: devices that
+  are parts of one GPU share its memory, and slow each other down. `late_simulated_free`: the same
+  where yields take no time. `late_simulated_undisturbed`: where tasks take what they take alone.
+- figure 10: `over_time` of W1 at load 1, in time, yielding: devices with a user-facing task, and
   others with a batch task, every 10 ms.
-- `late_over_simulated_points`: elastic, yielding at load 1, less the simulation where yields take no
+- `late_over_simulated_points`: in time, yielding at load 1, less the simulation where yields take no
   time, in points of a percent. `late_over_trem_arm`: its late tasks by those of elastic, killed,
   and by 1 where that has none; `late_two_gpus_over_trem_arm`: the same of two GPUs.
   `offered_time_run`: used, of the same. All of both mixes.
-- `wasted`: the most of elastic, yielding. Arms that yield waste the time of block-tasks that are
-  requeued. `batch_over_no_revocation`: its batch at load 2, the most of both mixes.
+- `wasted`: the most of in time, yielding. Arms that yield waste the time of block-tasks that are
+  requeued. `batch_over_no_revocation`: its batch at load 2 by that of priority without stops, the
+  most of both mixes.
   `elastic_over_priority_revocations_max`: revocations of elastic, killed by those of priority,
   killed, the most. `sim_late_error_points`: from late in virtual time to late on devices, each the
   mean of both mixes at load 1; the most of all arms.

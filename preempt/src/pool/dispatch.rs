@@ -10,7 +10,7 @@ use super::terms::{Class, Stop};
 
 mod plan;
 
-pub use plan::{PoolPlan, PoolPolicy, Victim};
+pub use plan::{PoolPlan, PoolPolicy, Victim, Waiting};
 
 /// The weight of the newest time in a mean: eight tasks, as many as one application has outstanding, make most of it.
 const NEWEST: f64 = 0.125;

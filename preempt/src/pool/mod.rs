@@ -40,6 +40,7 @@
 //! | [`FirstCome`] | the oldest; no task is stopped | |
 //! | [`UserFacingFirst`] | user-facing ones, on all devices | TReM IV, `Priority` |
 //! | [`Elastic`] | user-facing ones, on as many devices as keep them within their SLA | TReM IV.A |
+//! | [`InTime`] | user-facing ones, on all devices: those that can be within their SLA ahead of those that cannot | Moore and Hodgson, 1968 |
 //!
 //! A policy of an application implements [`PoolPolicy`].
 
@@ -57,8 +58,8 @@ mod terms;
 pub use builder::{Pool, PoolBuilder};
 pub(crate) use dispatch::{Dispatcher, End, Order, Past, Rules, TaskNumber};
 #[doc(inline)]
-pub use dispatch::{PoolPlan, PoolPolicy, PoolStats, Victim};
-pub use policy::{Elastic, FirstCome, UserFacingFirst};
+pub use dispatch::{PoolPlan, PoolPolicy, PoolStats, Victim, Waiting};
+pub use policy::{Elastic, FirstCome, InTime, UserFacingFirst};
 pub use resident::{Borrowed, Resident};
 pub use run::Run;
 pub use task::{Application, Task, TaskHandle, TaskReport};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use preempt::pool::{
-    Class, Elastic, FirstCome, Pool, PoolBuilder, PoolPolicy, Stop, UserFacingFirst,
+    Class, Elastic, FirstCome, InTime, Pool, PoolBuilder, PoolPolicy, Stop, UserFacingFirst,
 };
 use preempt::sim::pool::{JobTimes, PoolResults, PoolSimulation, PoolWorkload, SLA};
 use preempt::{CpuLayout, Device, Scheduler};
@@ -42,6 +42,8 @@ pub enum Policy {
     Priority,
     /// TReM's Elastic.
     Elastic,
+    /// User-facing tasks that can be in time ahead of others.
+    InTime,
 }
 
 impl Policy {
@@ -50,6 +52,7 @@ impl Policy {
             Policy::FirstCome => builder.policy(FirstCome),
             Policy::Priority => builder.policy(UserFacingFirst),
             Policy::Elastic => builder.policy(Elastic::new(SLA).period(PERIOD)),
+            Policy::InTime => builder.policy(InTime::new(SLA)),
         }
     }
 
@@ -58,6 +61,7 @@ impl Policy {
             Policy::FirstCome => Box::new(FirstCome),
             Policy::Priority => Box::new(UserFacingFirst),
             Policy::Elastic => Box::new(Elastic::new(SLA).period(PERIOD)),
+            Policy::InTime => Box::new(InTime::new(SLA)),
         }
     }
 }
@@ -105,10 +109,11 @@ const fn arm(name: &'static str, policy: Policy, stopping: Stopping) -> Arm {
 }
 
 /// The arms, which take turns for each workload.
-const ARMS: [Arm; 8] = [
+const ARMS: [Arm; 9] = [
     arm("first come", Policy::FirstCome, Stopping::Never),
     arm("priority", Policy::Priority, Stopping::Never),
     arm("elastic", Policy::Elastic, Stopping::Never),
+    arm("in time, yielding", Policy::InTime, Stopping::Yields),
     arm("elastic, yielding", Policy::Elastic, Stopping::Yields),
     arm("priority, yielding", Policy::Priority, Stopping::Yields),
     arm("elastic, killed", Policy::Elastic, Stopping::Kills),
@@ -133,10 +138,12 @@ pub struct Measured {
     pub arm: &'static str,
     /// On the devices.
     pub real: Replayed,
-    /// In virtual time.
+    /// In virtual time, where user-facing tasks take what they took first come, first served.
     pub simulated: PoolResults,
     /// The same where yields take no time; of arms that yield.
     pub free: Option<PoolResults>,
+    /// In virtual time, where all tasks take what they take alone.
+    pub undisturbed: PoolResults,
 }
 
 /// All that was measured.
@@ -220,12 +227,31 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     for &(mix_name, mix) in &mixes {
         for &load in &loads {
             let workload = PoolWorkload::drawn(&times, mix, jobs, devices.len(), load, bench.seed);
+            // Parts of one GPU share its memory, so that tasks take longer than alone. The first arm stops none.
+            let mut measured = None;
             for arm in ARMS.iter().filter(|arm| arm.is_of(load)) {
-                let measured = measure(&devices, arm, stop, &workload, &kinds)?;
-                answers.add(&measured.0.answers);
-                let (real, simulated, free) = measured;
-                let arm = arm.name;
-                runs.push(Measured { mix: mix_name, load, arm, real, simulated, free });
+                let real = measure(&devices, arm, stop, &workload, &kinds)?;
+                answers.add(&real.answers);
+                let measured =
+                    measured.get_or_insert_with(|| workload.clone().with_times(real.times.clone()));
+                let simulate = |stop, workload: &PoolWorkload| {
+                    let pool = PoolSimulation::boxed(devices.len(), arm.policy.boxed()).stop(stop);
+                    pool.run(workload)
+                };
+                let stop = arm.stopping.stop(stop);
+                let free = match arm.stopping {
+                    Stopping::Yields => Some(simulate(Stop::Yield(Duration::ZERO), measured)?),
+                    _ => None,
+                };
+                runs.push(Measured {
+                    mix: mix_name,
+                    load,
+                    arm: arm.name,
+                    real,
+                    simulated: simulate(stop, measured)?,
+                    free,
+                    undisturbed: simulate(stop, &workload)?,
+                });
                 progress.step();
             }
         }
@@ -252,14 +278,14 @@ fn check(bench: &Bench, loads: &[f64]) -> Result<()> {
     Ok(())
 }
 
-/// One workload in one arm, on devices and in virtual time.
+/// One workload in one arm.
 fn measure(
     devices: &[Scheduler],
     arm: &Arm,
     stop: Duration,
     workload: &PoolWorkload,
     kinds: &[Kind],
-) -> Result<(Replayed, PoolResults, Option<PoolResults>)> {
+) -> Result<Replayed> {
     let Arm { policy, stopping, .. } = *arm;
     let requeued = || devices.iter().map(|device| device.stats().stops.lost).sum::<Duration>();
     let before = requeued();
@@ -272,16 +298,7 @@ fn measure(
     if stopping == Stopping::Yields {
         real.requeued = requeued().saturating_sub(before) / places.max(1);
     }
-    let simulate = |stop| {
-        let simulation = PoolSimulation::boxed(devices.len(), policy.boxed()).stop(stop);
-        simulation.run(workload)
-    };
-    let simulated = simulate(stopping.stop(stop))?;
-    let free = match stopping {
-        Stopping::Yields => Some(simulate(Stop::Yield(Duration::ZERO))?),
-        _ => None,
-    };
-    Ok((real, simulated, free))
+    Ok(real)
 }
 
 /// All kinds of tasks, each alone on the device.

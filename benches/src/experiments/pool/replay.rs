@@ -26,6 +26,8 @@ const LOST: Duration = Duration::from_secs(120);
 pub struct Replayed {
     /// From when a user-facing task was outstanding until its answer was there, of all.
     pub responses: Vec<Duration>,
+    /// What each task had its device for, by job and task in their order; of user-facing jobs alone.
+    pub times: Vec<Vec<Duration>>,
     /// From the arrival of a batch job until its last answer was there, of all.
     pub batch_jobs: Vec<Duration>,
     /// Devices with tasks, every ten milliseconds from the first moment on.
@@ -105,6 +107,7 @@ impl Replayed {
 #[derive(Default)]
 struct Seen {
     responses: Vec<Duration>,
+    times: Vec<Duration>,
     answers: Answers,
     ended: Duration,
 }
@@ -150,8 +153,9 @@ pub fn replay(
         seen
     });
     for (job, seen) in jobs.iter().zip(seen) {
-        let Seen { responses, answers, ended } = seen?;
+        let Seen { responses, times, answers, ended } = seen?;
         replayed.responses.extend(responses);
+        replayed.times.push(times);
         replayed.answers.add(&answers);
         if job.class == Class::Batch {
             replayed.batch_jobs.push(ended.saturating_sub(job.arrival));
@@ -230,6 +234,7 @@ impl Client<'_> {
             seen.answers.is_right(self.kind, &answer);
             if self.job.class == Class::UserFacing {
                 seen.responses.push(report.turnaround);
+                seen.times.push(report.ran);
             }
         }
         seen.ended = self.start.elapsed();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use preempt::pool::{Elastic, FirstCome, PoolPolicy, Stop, UserFacingFirst};
+use preempt::pool::{Elastic, FirstCome, InTime, PoolPolicy, Stop, UserFacingFirst};
 use preempt::sim::pool::{JobMix, PoolResults, PoolSimulation, PoolWorkload, SLA};
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
@@ -56,11 +56,15 @@ fn elastic() -> Box<dyn PoolPolicy> {
     Box::new(Elastic::new(SLA).period(PERIOD))
 }
 
+fn in_time() -> Box<dyn PoolPolicy> {
+    Box::new(InTime::new(SLA))
+}
+
 const fn arm(name: &'static str, policy: fn() -> Box<dyn PoolPolicy>, stop: Stop) -> Arm {
     Arm { name, policy, stop }
 }
 
-const ARMS: [Arm; 8] = [
+const ARMS: [Arm; 9] = [
     arm("first come", first_come, Stop::Never),
     arm("priority", priority, Stop::Never),
     arm("elastic", elastic, Stop::Never),
@@ -69,6 +73,7 @@ const ARMS: [Arm; 8] = [
     arm("priority, yielding", priority, OURS),
     arm("elastic, yielding", elastic, OURS),
     arm("elastic, for free", elastic, FREE),
+    arm("in time, yielding", in_time, OURS),
 ];
 
 /// The means of several workloads.
@@ -128,7 +133,10 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         }
     }
     for &(mix, load, arm, means) in &all {
-        let without = arm.split(',').next().unwrap_or(arm);
+        let without = match arm.split(',').next() {
+            Some("in time") => "priority",
+            policy => policy.unwrap_or(arm),
+        };
         let base = find(&all, mix, load, without);
         let batch = Some(means.batch_median / base.batch_median);
         push(&mut rows, &Row { figure: "7-9", mix, arm, devices: DEVICES, load, means, batch });
@@ -266,8 +274,9 @@ fn summary(all: &[Cell]) -> Value {
         "late_elastic": late("elastic"),
         "late_elastic_killed": late("elastic, killed"),
         "late_elastic_yielding": late("elastic, yielding"),
+        "late_in_time_yielding": late("in time, yielding"),
         "late_over_free_points": 100.0 * (late("elastic, yielding") - late("elastic, for free")),
-        "late_over_trem_arm": late("elastic, yielding") / late("elastic, killed"),
+        "late_over_trem_arm": late("in time, yielding") / late("elastic, killed"),
         "wasted_killed": most_wasted("elastic, killed"),
         "wasted_yielding": most_wasted("elastic, yielding"),
         "batch_over_no_stop_killed": batch("elastic, killed"),

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{Count, Order, State};
+use super::{Count, Order, State, TaskNumber};
 use crate::pool::terms::Class;
 
 /// Decides which tasks start where, and which are stopped.
@@ -32,6 +32,18 @@ pub struct Victim {
     pub rest: Option<Duration>,
     /// From the decision to stop it until its device is free.
     pub latency: Duration,
+}
+
+/// A task that waits for a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// Lower is older.
+    pub age: u64,
+    /// Since it became outstanding.
+    pub waited: Duration,
+    /// What it is expected to run for yet, if a task of its application has ended.
+    pub takes: Option<Duration>,
 }
 
 /// A pool as its policy sees it, and what it decides.
@@ -66,6 +78,15 @@ impl PoolPlan<'_> {
     /// Tasks of a class that wait for a device.
     pub fn waiting(&self, class: Class) -> usize {
         self.state.waiting[class as usize].len()
+    }
+
+    /// The same one by one, the oldest first.
+    pub fn waiting_tasks(&self, class: Class) -> impl Iterator<Item = Waiting> {
+        self.state.waiting[class as usize].iter().filter_map(|&(age, number)| {
+            let task = self.state.tasks[number.index()].as_ref()?;
+            let takes = self.state.applications[task.application.index()].mean;
+            Some(Waiting { age, waited: self.now.saturating_sub(task.since), takes })
+        })
     }
 
     /// The age of the oldest of them: lower is older.
@@ -115,13 +136,19 @@ impl PoolPlan<'_> {
     /// there. An [opaque](crate::pool::Task::opaque) task has all [parts](crate::Device::split) of a device; it is started where
     /// all of them are idle. If there is no such device, it is not, and those behind it wait until there is one, for as long as
     /// tasks of another class keep a part of each device busy. Returns whether one was started.
-    pub fn start(&mut self, class: Class, mut device: usize) -> bool {
+    pub fn start(&mut self, class: Class, device: usize) -> bool {
+        self.oldest(class).is_some_and(|age| self.start_one(class, age, device))
+    }
+
+    /// As [`start`](PoolPlan::start), the waiting task of this age.
+    pub fn start_one(&mut self, class: Class, age: u64, mut device: usize) -> bool {
         let Some(slot) = self.state.slots.get(device) else { return false };
         let is_kept = slot.paused.is_some() && class == Class::Batch;
         if slot.runs.is_some() || slot.is_lost || slot.is_taken || is_kept {
             return false;
         }
-        let Some(&(age, task)) = self.state.waiting[class as usize].first() else { return false };
+        let mut from = self.state.waiting[class as usize].range((age, TaskNumber::at(0))..);
+        let Some(&(_, task)) = from.next().filter(|(of, _)| *of == age) else { return false };
         if self.state.tasks[task.index()].as_ref().is_some_and(|task| task.is_whole) {
             let Some(whole) = self.state.whole(device) else { return false };
             device = whole;

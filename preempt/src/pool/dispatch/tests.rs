@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::{Elastic, FirstCome, UserFacingFirst};
+use crate::pool::{Elastic, FirstCome, InTime, UserFacingFirst};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -65,6 +65,23 @@ fn a_task_that_is_revoked_starts_anew_ahead_of_younger_ones_and_not_for_ever() {
     let PoolStats { revocations, wasted, .. } = pool.stats();
     assert_eq!((revocations, wasted), (3, 3 * MS));
     assert!(matches!(orders(&mut pool, 40 * MS)[..], [Order::Start { task, .. }] if task != next));
+}
+
+#[test]
+fn a_task_that_would_be_late_lets_those_go_first_that_would_not() {
+    let mut pool = pool(1, Stop::Never, InTime::new(20 * MS));
+    let [user, other] = [0, 1].map(|_| pool.application(Class::UserFacing));
+    let start = |task| [Order::Start { task, device: 0 }];
+    let first = pool.submit(Duration::ZERO, user);
+    assert_eq!(orders(&mut pool, Duration::ZERO), start(first));
+    assert!(pool.ended(10 * MS, first, End::Finished).is_some(), "its application's take 10 ms");
+    let long = pool.submit(10 * MS, other);
+    assert_eq!(orders(&mut pool, 10 * MS), start(long));
+    let (late, in_time) = (pool.submit(11 * MS, user), pool.submit(15 * MS, user));
+    assert!(pool.ended(25 * MS, long, End::Finished).is_some());
+    assert_eq!(orders(&mut pool, 25 * MS), start(in_time), "the other one has waited for 14 ms");
+    assert!(pool.ended(35 * MS, in_time, End::Finished).is_some());
+    assert_eq!(orders(&mut pool, 35 * MS), start(late), "nothing else waits");
 }
 
 #[test]
@@ -363,7 +380,8 @@ fn policy(which: usize) -> Box<dyn PoolPolicy> {
     match which {
         0 => Box::new(FirstCome),
         1 => Box::new(UserFacingFirst),
-        _ => Box::new(Elastic::new(20 * MS)),
+        2 => Box::new(Elastic::new(20 * MS)),
+        _ => Box::new(InTime::new(20 * MS)),
     }
 }
 
@@ -372,7 +390,7 @@ proptest! {
     #[test]
     fn every_task_ends_once(
         devices in 1usize..5,
-        which in 0usize..3,
+        which in 0usize..4,
         stop in prop::sample::select(vec![Stop::Never, Stop::Yield(MS), Stop::Revoke(MS)]),
         parts in 1usize..4,
         events in prop::collection::vec((0u8..12, any::<usize>()), 1..200),

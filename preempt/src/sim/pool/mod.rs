@@ -73,7 +73,8 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 struct Live {
     job: usize,
-    /// What it has to run for yet.
+    /// What it runs for from its start, and yet.
+    whole: Duration,
     rest: Duration,
 }
 
@@ -189,13 +190,14 @@ impl<'a> Run<'a> {
                 let job = &self.workload.jobs()[number];
                 let application = self.pool.application(job.class);
                 self.jobs.insert(number, job.tasks);
-                for _ in 0..job.tasks {
+                for index in 0..job.tasks {
+                    let whole = self.workload.time(number, index);
                     let task = self.pool.submit(now, application);
                     let at = task.index();
                     if self.live.len() <= at {
                         self.live.resize(at + 1, None);
                     }
-                    self.live[at] = Some(Live { job: number, rest: job.task });
+                    self.live[at] = Some(Live { job: number, whole, rest: whole });
                 }
             }
             Happening::End(device, number) => {
@@ -225,7 +227,7 @@ impl<'a> Run<'a> {
                 self.leaves(now, device, running);
                 if let Some(live) = &mut self.live[running.task.index()] {
                     live.rest = match self.stop {
-                        Stop::Revoke(_) => self.workload.jobs()[live.job].task,
+                        Stop::Revoke(_) => live.whole,
                         _ => live.rest.saturating_sub(now - running.since),
                     };
                 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::pool::{Elastic, FirstCome, UserFacingFirst};
+use crate::pool::{Elastic, FirstCome, InTime, UserFacingFirst};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -37,11 +37,31 @@ fn a_task_that_ends_before_it_has_left_is_not_stopped() {
     assert_eq!((results.revocations(), results.responses()[0]), (0, 95 * MS));
 }
 
+/// Eight are outstanding, and four devices do four of them in time.
+#[test]
+fn where_more_comes_than_can_be_done_a_few_are_very_late_instead_of_all_a_little() {
+    let workload = PoolWorkload::new([job(Class::UserFacing, 0, 17, 100)]);
+    let late = |policy: Box<dyn PoolPolicy>| {
+        let results = PoolSimulation::boxed(4, policy).run(&workload).unwrap();
+        results.responses().iter().filter(|&&response| response > 20 * MS).count()
+    };
+    assert_eq!(late(Box::new(UserFacingFirst)), 96);
+    assert_eq!(late(Box::new(InTime::new(20 * MS))), 4);
+}
+
+#[test]
+fn tasks_have_the_times_that_they_are_given() {
+    let workload = workload().with_times(vec![vec![90 * MS], Vec::new()]);
+    let results = PoolSimulation::new(1, FirstCome).run(&workload).unwrap();
+    assert_eq!((results.batch_jobs()[0], results.responses()[0]), (90 * MS, 85 * MS));
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let says = |simulation: PoolSimulation| simulation.run(&workload()).unwrap_err().to_string();
     assert!(says(PoolSimulation::new(0, FirstCome)).contains("a pool of no device"));
     assert!(says(PoolSimulation::new(1, Elastic::new(Duration::ZERO))).contains("SLA of zero"));
+    assert!(says(PoolSimulation::new(1, InTime::new(Duration::ZERO))).contains("SLA of zero"));
     #[derive(Debug)]
     struct Idle;
     impl PoolPolicy for Idle {

@@ -70,12 +70,26 @@ pub struct PoolJob {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PoolWorkload {
     jobs: Vec<PoolJob>,
+    /// Of the tasks of each job; where there is none, the job's.
+    times: Vec<Vec<Duration>>,
 }
 
 impl PoolWorkload {
     /// These jobs.
     pub fn new(jobs: impl IntoIterator<Item = PoolJob>) -> PoolWorkload {
-        PoolWorkload { jobs: jobs.into_iter().collect() }
+        PoolWorkload { jobs: jobs.into_iter().collect(), times: Vec::new() }
+    }
+
+    /// With what each task takes on a device of its own, by job and task in their order, as it was measured where devices slow
+    /// each other down. Where there is none, a task takes the time of its [job](PoolJob::task).
+    pub fn with_times(self, times: Vec<Vec<Duration>>) -> PoolWorkload {
+        PoolWorkload { times, ..self }
+    }
+
+    /// What a task takes on a device of its own.
+    pub(super) fn time(&self, job: usize, task: u32) -> Duration {
+        let own = self.times.get(job).and_then(|tasks| tasks.get(task as usize)).copied();
+        own.or_else(|| Some(self.jobs.get(job)?.task)).unwrap_or_default()
     }
 
     /// TReM's workload (V.B), with a tenth of its times: 30 jobs whose tasks are drawn from its table III, whose durations have
@@ -93,7 +107,7 @@ impl PoolWorkload {
             user_facing_job: USER_FACING_JOB,
             batch_job: BATCH_JOB,
         };
-        let mut workload = PoolWorkload { jobs: jobs_from(&times, mix, jobs, seed) };
+        let mut workload = PoolWorkload::new(jobs_from(&times, mix, jobs, seed));
         for job in &mut workload.jobs {
             job.task /= SCALE;
         }
@@ -126,7 +140,7 @@ impl PoolWorkload {
         load: f64,
         seed: u64,
     ) -> PoolWorkload {
-        let mut workload = PoolWorkload { jobs: jobs_from(times, mix, jobs, seed) };
+        let mut workload = PoolWorkload::new(jobs_from(times, mix, jobs, seed));
         workload.arrive(devices, load, seed);
         workload
     }
