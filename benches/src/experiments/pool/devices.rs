@@ -138,7 +138,7 @@ pub struct Measured {
     pub arm: &'static str,
     /// On the devices.
     pub real: Replayed,
-    /// In virtual time, where user-facing tasks take what they took first come, first served.
+    /// In virtual time, where user-facing tasks take what they took.
     pub simulated: PoolResults,
     /// The same where yields take no time; of arms that yield.
     pub free: Option<PoolResults>,
@@ -227,20 +227,18 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     for &(mix_name, mix) in &mixes {
         for &load in &loads {
             let workload = PoolWorkload::drawn(&times, mix, jobs, devices.len(), load, bench.seed);
-            // Parts of one GPU share its memory, so that tasks take longer than alone. The first arm stops none.
-            let mut measured = None;
             for arm in ARMS.iter().filter(|arm| arm.is_of(load)) {
                 let real = measure(&devices, arm, stop, &workload, &kinds)?;
                 answers.add(&real.answers);
-                let measured =
-                    measured.get_or_insert_with(|| workload.clone().with_times(real.times.clone()));
+                // Parts of one GPU share its memory, so that tasks take longer than alone.
+                let measured = workload.clone().with_times(real.times.clone());
                 let simulate = |stop, workload: &PoolWorkload| {
                     let pool = PoolSimulation::boxed(devices.len(), arm.policy.boxed()).stop(stop);
                     pool.run(workload)
                 };
                 let stop = arm.stopping.stop(stop);
                 let free = match arm.stopping {
-                    Stopping::Yields => Some(simulate(Stop::Yield(Duration::ZERO), measured)?),
+                    Stopping::Yields => Some(simulate(Stop::Yield(Duration::ZERO), &measured)?),
                     _ => None,
                 };
                 runs.push(Measured {
@@ -248,7 +246,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
                     load,
                     arm: arm.name,
                     real,
-                    simulated: simulate(stop, measured)?,
+                    simulated: simulate(stop, &measured)?,
                     free,
                     undisturbed: simulate(stop, &workload)?,
                 });

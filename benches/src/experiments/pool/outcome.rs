@@ -163,6 +163,7 @@ fn push_run(rows: &mut Rows, all: &All, run: &Measured) {
         "late_tasks": real.late_tasks(),
         "late_simulated": simulated.late(SLA),
         "late_simulated_undisturbed": undisturbed.late(SLA),
+        "slowed": real.slowed,
         "late_simulated_free": free.as_ref().map(|free| free.late(SLA)),
         "response_p50_us": microseconds(response.p50),
         "response_p99_us": microseconds(response.p99),

@@ -28,6 +28,8 @@ pub struct Replayed {
     pub responses: Vec<Duration>,
     /// What each task had its device for, by job and task in their order; of user-facing jobs alone.
     pub times: Vec<Vec<Duration>>,
+    /// Their sum, by that of their times alone.
+    pub slowed: Option<f64>,
     /// From the arrival of a batch job until its last answer was there, of all.
     pub batch_jobs: Vec<Duration>,
     /// Devices with tasks, every ten milliseconds from the first moment on.
@@ -165,6 +167,10 @@ pub fn replay(
         replayed.answers.lost += u64::from(given == 0);
         replayed.answers.twice += u64::from(given.saturating_sub(1));
     }
+    let alone = |(job, times): (&PoolJob, &Vec<Duration>)| job.task * times.len() as u32;
+    let alone: Duration = jobs.iter().zip(&replayed.times).map(alone).sum();
+    let took: Duration = replayed.times.iter().flatten().sum();
+    replayed.slowed = (!alone.is_zero()).then(|| took.as_secs_f64() / alone.as_secs_f64());
     replayed.stats = pool.stats();
     let last = jobs.iter().map(|job| job.arrival).max().unwrap_or_default();
     let until_last = (last.as_nanos() / SAMPLE.as_nanos()) as usize;
