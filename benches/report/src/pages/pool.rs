@@ -10,6 +10,34 @@ use crate::papers::{TREM, trem};
 use crate::pictures::distinct;
 
 const FILE: &str = "pool-sim";
+/// Of four parts of one GPU, and of two GPUs.
+const ON_DEVICES: [&str; 3] = ["pool-h100", "pool-h200", "pool-two-h100"];
+
+/// A policy with a workload, on devices.
+#[derive(Deserialize)]
+struct Replayed {
+    mix: String,
+    arm: String,
+    load: f64,
+    late: f64,
+    late_simulated: f64,
+    late_simulated_undisturbed: f64,
+    slowed: Option<f64>,
+    revocations: u64,
+    yields: u64,
+    wasted: f64,
+    batch_over_no_stop: Option<f64>,
+    utilization: Option<f64>,
+}
+
+/// A user-facing task beside a batch task.
+#[derive(Deserialize)]
+struct Beside {
+    task: String,
+    arm: String,
+    batch_us: f64,
+    response_over_alone: f64,
+}
 
 /// A policy with a workload.
 #[derive(Deserialize)]
@@ -26,10 +54,97 @@ struct Row {
 }
 
 pub fn pool(folder: &Folder) -> Result<String> {
-    match folder.find(FILE)? {
-        Some(results) => simulated(&results),
-        None => Ok("Not simulated yet: `preempt-bench pool --device sim` does.".to_owned()),
+    let mut text = match folder.find(FILE)? {
+        Some(results) => simulated(&results)?,
+        None => "Not simulated yet: `preempt-bench pool --device sim` does.".to_owned(),
+    };
+    for file in ON_DEVICES {
+        if let Some(results) = folder.find(file)? {
+            text = format!("{}\n\n{}", text.trim_end(), on_devices(&results)?);
+        }
     }
+    Ok(text)
+}
+
+fn on_devices(results: &Results) -> Result<String> {
+    let of = |key| results.number(key);
+    let devices = of("devices")?;
+    let is_split = results.number("late_two_gpus_over_trem_arm").is_err();
+    let (what, over_trem) = match is_split {
+        true => (format!("{devices} parts of one GPU"), of("late_over_trem_arm")?),
+        false => (format!("{devices} GPUs"), of("late_two_gpus_over_trem_arm")?),
+    };
+    Ok(format!(
+        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. A cancelled batch task has left {} µs after the \
+         call (p99 {} µs), as the host sees it. With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
+         load 1, {} times those of `Elastic` with kills, TReM's; {} points more than in virtual time with yields that take \
+         none. `slowed`: what user-facing tasks took, by their time alone: parts of one GPU share its memory. The simulation \
+         has what each task took; undisturbed, it has their times alone.\n\n{}\n\
+         The response of a user-facing task that comes to a device with a batch task, by its time alone (figure 6):\n\n{}\n{}",
+        of("tasks")?,
+        of("tasks_lost")?,
+        of("tasks_twice")?,
+        of("tasks_wrong")?,
+        digits(of("revocation_p50_us")?),
+        digits(of("revocation_p99_us")?),
+        percent(of("late_in_time_yielding")?),
+        digits(over_trem),
+        digits(of("late_over_simulated_points")?),
+        replayed(&results.rows_of("7-9")?),
+        beside(&results.rows_of("6")?),
+        results.source(),
+    ))
+}
+
+fn replayed(rows: &[Replayed]) -> String {
+    let mut table = Table::new([
+        "workload",
+        "load",
+        "policy",
+        "late",
+        "simulated",
+        "undisturbed",
+        "slowed",
+        "revoked",
+        "yields",
+        "wasted",
+        "batch jobs",
+        "used",
+    ]);
+    let number = |of: Option<f64>| of.map_or_else(|| "-".to_owned(), digits);
+    for row in rows {
+        table.row([
+            row.mix.clone(),
+            row.load.to_string(),
+            row.arm.clone(),
+            percent(row.late),
+            percent(row.late_simulated),
+            percent(row.late_simulated_undisturbed),
+            number(row.slowed),
+            row.revocations.to_string(),
+            row.yields.to_string(),
+            percent(row.wasted),
+            number(row.batch_over_no_stop),
+            row.utilization.map_or_else(|| "-".to_owned(), percent),
+        ]);
+    }
+    table.text()
+}
+
+/// Figure 6, of the longest batch tasks.
+fn beside(rows: &[Beside]) -> String {
+    let longest = rows.iter().map(|row| row.batch_us).fold(0.0, f64::max);
+    let rows = || rows.iter().filter(|row| row.batch_us == longest);
+    let batch = format!("beside {} ms, no stop", digits(longest / 1e3));
+    let mut table = Table::new(["task", &batch, "yielding"]);
+    for task in distinct(rows().map(|row| &row.task)) {
+        let of = |arm| {
+            let row = rows().find(|row| row.task == *task && row.arm == arm);
+            row.map_or_else(|| "-".to_owned(), |row| digits(row.response_over_alone))
+        };
+        table.row([task.clone(), of("no stop"), of("yielding")]);
+    }
+    table.text()
 }
 
 fn simulated(results: &Results) -> Result<String> {

@@ -108,12 +108,28 @@ impl Results {
     ///
     /// If there is none, or if one of them lacks a field.
     pub fn rows_with<T: DeserializeOwned>(&self, field: &str) -> Result<Vec<T>> {
+        self.rows_that(field, |row| field == "/" || row.get(field).is_some())
+    }
+
+    /// The rows of this figure.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or if one of them lacks a field.
+    pub fn rows_of<T: DeserializeOwned>(&self, figure: &str) -> Result<Vec<T>> {
+        self.rows_that(figure, |row| row["figure"] == figure)
+    }
+
+    fn rows_that<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        is_wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Vec<T>> {
         let Some(rows) = self.value["rows"].as_array() else {
             bail!("{}: the results have no rows", self.file);
         };
-        let is_wanted = |row: &&Value| field == "/" || row.get(field).is_some();
-        let rows: Vec<Value> = rows.iter().filter(is_wanted).cloned().collect();
-        ensure!(!rows.is_empty(), "{}: no row has `{field}`", self.file);
+        let rows: Vec<Value> = rows.iter().filter(|row| is_wanted(row)).cloned().collect();
+        ensure!(!rows.is_empty(), "{}: no row has `{what}`", self.file);
         parse(&rows).with_context(|| self.file.clone())
     }
 
