@@ -242,12 +242,18 @@ fn engine_tells_what_a_decision_takes() {
 fn pool_repeats_the_figures_of_trem() {
     let json = results("pool", &["--device", "sim", "--quick", "--seed", "7"]);
     let rows = json["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 2 * 4 * 8 + 4 * 3 + 6);
+    assert_eq!(rows.len(), 2 * 4 * 9 + 4 * 3 + 6);
     for row in rows {
         assert_numbers(row, &["devices", "load", "late", "revocations", "wasted", "utilization"]);
     }
     let summary = &json["summary"];
-    let late = ["late_first_come", "late_elastic", "late_elastic_killed", "late_elastic_yielding"];
+    let late = [
+        "late_first_come",
+        "late_elastic",
+        "late_elastic_killed",
+        "late_elastic_yielding",
+        "late_in_time_yielding",
+    ];
     let late = late.map(|key| summary[key].as_f64().unwrap());
     assert!(late.is_sorted_by(|more, less| more >= less), "{summary}");
     assert_eq!(summary["wasted_yielding"], 0.0, "{summary}");
@@ -264,7 +270,7 @@ fn pool_runs_tasks_on_devices_and_loses_none() {
     let (tasks, inversions, runs) = (of("tasks"), of("6"), of("7-9"));
     assert_eq!((tasks.len(), inversions.len()), (9 + 3, 2 * 2 * 9));
     // Priority without stops is there at load 2 alone.
-    assert_eq!(runs.len(), 2 * (7 + 7 + 8));
+    assert_eq!(runs.len(), 2 * (8 + 8 + 9));
     tasks.iter().for_each(|row| assert_numbers(row, &["alone_us", "wanted_us", "repeats"]));
     inversions.iter().for_each(|row| assert_numbers(row, &["response_over_alone", "batch_us"]));
     for row in &runs {
