@@ -41,8 +41,8 @@ With `--device cuda` or `cpu` it runs on devices, and each workload beside that 
   the devices. Eight tasks of a job at most are outstanding; their times count from then.
 - late: the part of user-facing tasks that took longer than the SLA. wasted: what revoked tasks had
   run for, by what tasks ran for that ended. batch: the median time of batch jobs from arrival to
-  end, by that of the same policy without stops. used: the part of the devices' time with a task,
-  until the last job came.
+  end, by that of the same policy without stops (of in time, by that of priority). used: the part of
+  the devices' time with a task, until the last job came.
 ";
 
 /// The part that is in virtual time alone.

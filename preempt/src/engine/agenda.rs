@@ -48,6 +48,8 @@ pub(super) struct Agenda {
     pub released_early: Vec<OpKey>,
     /// Whether a launch waits for a queue. `cohorts.rs` sets it; `mod.rs` clears it when a queue is free.
     pub short_of_queues: bool,
+    /// When a launch with too few blocks may be filled up. `cohorts.rs` sets it; `planning.rs` takes it out.
+    pub refills: Option<Duration>,
     /// Something changed that the policy should look at. All files set it; `planning.rs` clears it.
     pub unsettled: bool,
     /// When the policy has to be asked again, whatever else happens. `planning.rs` sets it, and `opaque.rs` clears it

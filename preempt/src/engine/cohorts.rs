@@ -61,12 +61,18 @@ impl Engine {
     /// Launches blocks for the SMs of a launch that have none yet, or have too few.
     pub(super) fn cover(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
+        let (range, is_thin) = (launch.range, launch.thin);
+        let ledger = launch.books(&mut self.ledger, &mut self.guests);
+        if ledger.uncovered(range) == 0 && !is_thin {
+            return;
+        }
+        let has_taken = ledger.has_taken(range);
         let is_beside = self.is_beside_urgent(key);
-        if !is_beside && self.is_worth_refilling(now, key) {
-            self.refill(key, actions);
+        if !is_beside {
+            self.refill_if_worth(now, key, actions);
         }
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
-        let range = launch.range;
         let ledger = launch.books(&mut self.ledger, &mut self.guests);
         let uncovered = ledger.uncovered(range);
         if uncovered == 0 {
@@ -95,13 +101,18 @@ impl Engine {
             ledger.cover(range);
             return;
         }
-        let has_taken = ledger.has_taken(range);
+        let cohorts = launch.cohorts.iter().flatten();
+        let stays = cohorts.fold(false, |stays, cohort| {
+            stays || self.queues.range(cohort.queue) != SmRange::EMPTY
+        });
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else {
             let launch = self.ops.get_mut(key).and_then(|op| op.launch.as_mut());
-            launch.into_iter().for_each(|launch| launch.thin = true);
+            launch.into_iter().for_each(|launch| launch.thin |= stays);
             return;
         };
+        // Where blocks of less urgent launches have yet to leave, confined ones would all leave before them.
+        let is_beside = is_beside && !(has_taken && self.is_before_others(key));
         let has_either = launch.has_either_form();
         let (level, over) = self.level(key);
         let level = level.max(u32::from(has_taken));
@@ -138,12 +149,14 @@ impl Engine {
         self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
-            launch.thin |= shape.is_thin;
+            // What it had before may have left for good.
+            launch.thin = shape.is_thin || launch.thin && stays;
         }
         self.go_on_behind(queue);
     }
 
-    /// Whether a more urgent launch has SMs beside this one, under a policy that goes by order.
+    /// Whether a launch of a higher priority has SMs beside this one, under a policy that goes by order. A policy may go by another
+    /// order than that of priorities: then it is confined where it would not have to be, and filled up later.
     fn is_beside_urgent(&self, key: OpKey) -> bool {
         let Some(Op { effective, .. }) = self.ops.get(key) else { return false };
         let is_urgent = |(_, op, _): (QueueIndex, OpKey, usize)| {
@@ -154,19 +167,33 @@ impl Engine {
         self.queues.heads().any(is_urgent) && self.goes_by_order()
     }
 
-    /// Whether a launch may have too few blocks for its SMs, and has more to do than it costs to stop all of them and to launch
-    /// as many as there is room for: a tenth of what is left, at most. How many are missing is not known.
-    fn is_worth_refilling(&self, now: Duration, key: OpKey) -> bool {
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return false };
-        let cost = 10 * (launch.spec.overhead() + self.costs.gap());
-        let left = |launch: &Launch| launch.time_left(now, self.ledger.sms());
-        launch.thin && !launch.is_out() && left(launch).is_none_or(|left| left > cost)
+    /// Whether blocks of another launch are on the device that is not more urgent.
+    fn is_before_others(&self, key: OpKey) -> bool {
+        let Some(Op { effective, .. }) = self.ops.get(key) else { return false };
+        let is_after = |(_, op, _): (QueueIndex, OpKey, usize)| {
+            let other = self.ops.get(op).filter(|_| op != key);
+            other.is_some_and(|other| other.effective.priority <= effective.priority)
+        };
+        self.queues.heads().any(is_after)
     }
 
-    /// Stops all blocks of a launch, so that as many come in their place as there is room for.
-    fn refill(&mut self, key: OpKey, actions: &mut Vec<Action>) {
+    /// Stops all blocks of a launch that may have too few for its SMs, so that as many come in their place as there is room for.
+    /// How many are missing is not known. So that costs a tenth of what is left at most, and a tenth of the time: more urgent
+    /// launches that come and go could make it thin each time.
+    fn refill_if_worth(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
+        let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        launch.thin = false;
+        let cost = 10 * (launch.spec.overhead() + self.costs.gap());
+        let is_long = || launch.time_left(now, sms).is_none_or(|left| left > cost);
+        if !launch.thin || launch.is_out() || !is_long() {
+            return;
+        }
+        let next = launch.refilled.map_or(now, |last| last + cost);
+        if next > now {
+            self.agenda.refills = Some(self.agenda.refills.map_or(next, |other| other.min(next)));
+            return;
+        }
+        (launch.thin, launch.refilled) = (false, Some(now));
         let range = launch.range;
         launch.books(&mut self.ledger, &mut self.guests).uncover(range);
         self.flush(key, actions);

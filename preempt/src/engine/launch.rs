@@ -171,12 +171,14 @@ pub(super) struct Launch {
     /// second of them, whose SMs are in other books.
     pub shares: bool,
     pub is_guest: bool,
-    /// How often its last confined cohort left its SMs without a signal and with tasks remaining: blocks of other launches
-    /// occupied them.
+    /// How often in a row its only cohort, a confined one, left its SMs without a signal and with tasks remaining: blocks of
+    /// other launches occupied them.
     pub spills: u32,
     /// Set when blocks were launched of which those for its SMs may have left elsewhere, or could not be launched: it may have
     /// fewer blocks than its SMs hold.
     pub thin: bool,
+    /// When all its blocks were last stopped for that.
+    pub refilled: Option<Duration>,
     /// Whether there was a cohort that could run at once.
     started: bool,
     /// Until when the report counts times on SMs.
@@ -237,6 +239,7 @@ impl Launch {
             is_guest: false,
             spills: 0,
             thin: false,
+            refilled: None,
             started: false,
             counted: Duration::ZERO,
             own_time_out: Duration::ZERO,
@@ -445,7 +448,9 @@ impl Launch {
         // Or it came when other cohorts had claimed all. Then one that is launched for nothing leaves at once.
         let has_bounced = cohort.follows && done == 0 && !self.spec.plain;
         let has_spilled = has_spilled(cohort.keeps_to, self.range, self.remaining());
-        self.spills += u32::from(!has_bounced && has_spilled && self.is_out());
+        if !has_bounced && has_spilled && self.is_out() {
+            self.spills = if done > 0 { 1 } else { self.spills + 1 };
+        }
         Some(CohortLeft { queue: cohort.queue, has_bounced })
     }
 

@@ -100,12 +100,14 @@ impl Engine {
                 self.replace_policy(now, reason);
                 continue;
             }
+            self.agenda.refills = None;
             self.follow_plan(now, actions);
             self.agenda.wake = None;
             let mut wake = None;
             self.ask(now, |policy| wake = policy.wake());
             if self.launches.known > 0 {
-                let wakes = [wake, self.opaque_wake(now)].into_iter().flatten();
+                let refills = self.agenda.refills.take();
+                let wakes = [wake, refills, self.opaque_wake(now)].into_iter().flatten();
                 self.agenda.wake =
                     wakes.map(|wake| wake.max(now + self.costs.shortest_wait())).min();
             }

@@ -51,8 +51,7 @@ pub(super) enum Place {
         /// Blocks of other launches that may be there, of those that no word keeps elsewhere.
         strangers: u32,
         /// Whether a more urgent launch has other SMs. Blocks there could keep the kernel out that follows it, which wants another
-        /// division of the SM's memory: until this launch is over, if all of those SMs are so (H200: 60 ms of a batch kernel for a
-        /// chain of 1 ms). So none may stay there, even if too few are left on its own SMs then.
+        /// division of the SM's memory: until this launch is over, if all of those SMs are so (H100: 60 ms for a chain of 4 ms). So none may stay there, even if too few are left on its own SMs then.
         is_beside: bool,
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.

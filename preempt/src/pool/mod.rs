@@ -40,7 +40,7 @@
 //! | [`FirstCome`] | the oldest; no task is stopped | |
 //! | [`UserFacingFirst`] | user-facing ones, on all devices | TReM IV, `Priority` |
 //! | [`Elastic`] | user-facing ones, on as many devices as keep them within their SLA | TReM IV.A |
-//! | [`InTime`] | user-facing ones, on all devices: those that can be within their SLA ahead of those that cannot | Moore and Hodgson, 1968 |
+//! | [`InTime`] | user-facing ones, on all devices: those that can be within their SLA ahead of those that cannot | after Moore and Hodgson, 1968 |
 //!
 //! A policy of an application implements [`PoolPolicy`].
 

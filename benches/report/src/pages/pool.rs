@@ -77,9 +77,9 @@ fn on_devices(results: &Results) -> Result<String> {
     Ok(format!(
         "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. A cancelled batch task has left {} µs after the \
          call (p99 {} µs), as the host sees it. With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
-         load 1, {} times those of `Elastic` with kills, TReM's; {} points more than in virtual time with yields that take \
-         none. `slowed`: what user-facing tasks took, by their time alone: parts of one GPU share its memory. The simulation \
-         has what each task took; undisturbed, it has their times alone.\n\n{}\n\
+         load 1 (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
+         time with yields that take none, that is {} points more. `slowed`: what user-facing tasks took, by their time \
+         alone{}. The simulation has what each user-facing task took; undisturbed, it has their times alone.\n\n{}\n\
          The response of a user-facing task that comes to a device with a batch task, by its time alone (figure 6):\n\n{}\n{}",
         of("tasks")?,
         of("tasks_lost")?,
@@ -90,6 +90,7 @@ fn on_devices(results: &Results) -> Result<String> {
         percent(of("late_in_time_yielding")?),
         digits(over_trem),
         digits(of("late_over_simulated_points")?),
+        if is_split { "; parts of one GPU share its memory" } else { "" },
         replayed(&results.rows_of("7-9")?),
         beside(&results.rows_of("6")?),
         results.source(),

@@ -16,7 +16,7 @@ use super::tasks::{BATCH_SCALE, Kind, USER_FACING_SCALE};
 use crate::experiments::{Bench, Outcome, Rows, line};
 use crate::samples::{Samples, Summary, mean, ratio, show, show_number, show_percent, show_ratio};
 
-/// The arm that the summary is about, the same without stops, and TReM's.
+/// The arm that the summary is about, TReM's policy with yields and without stops, and TReM's.
 const OURS: &str = "in time, yielding";
 const ELASTIC: &str = "elastic, yielding";
 const WITHOUT: &str = "elastic";
@@ -200,9 +200,9 @@ fn percentiles(times: &[Duration]) -> Summary {
     samples.summary()
 }
 
-/// The median time of batch jobs, by that of the same policy without stops.
+/// The median time of batch jobs, by that of the same policy without stops; of in time, by that of priority.
 fn over_no_stop(all: &All, run: &Measured) -> Option<f64> {
-    // Nothing in time is measured without stops; priority has as many devices.
+    // The arm `in time` is not measured without stops; priority has as many devices.
     let without = match run.arm.split(',').next() {
         Some("in time") => "priority",
         policy => policy.unwrap_or(run.arm),

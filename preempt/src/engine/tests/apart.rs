@@ -142,7 +142,7 @@ fn a_long_launch_with_a_block_for_each_task_is_not_confined_where_one_could_lack
 }
 
 #[test]
-fn a_launch_that_finds_others_on_its_sms_is_not_confined_again() {
+fn a_launch_that_finds_others_on_its_sms_is_confined_again_beside_a_more_urgent_one_alone() {
     // Beside a more urgent one it is two times more: that one's next kernel has its blocks elsewhere.
     for (priority, more) in [(0, 0), (1, 2)] {
         let (mut engine, ops, mut order) = beside(1, priority, false);
@@ -155,6 +155,38 @@ fn a_launch_that_finds_others_on_its_sms_is_not_confined_again() {
             order = again;
         }
     }
+}
+
+/// Blocks of the one that loses them have yet to leave. Confined ones would find room beside the more urgent one alone, and be gone.
+#[test]
+fn a_launch_that_takes_its_sms_beside_a_more_urgent_one_is_not_confined() {
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));
+    let mut actions = Vec::new();
+    let mut submit = |priority: i32, tasks: u32| {
+        let submission = submission(priority as u32, priority, four(tasks));
+        let op = engine.submit(Duration::ZERO, submission, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        op
+    };
+    let [_, _, taking] =
+        [(0, 100), (2, 1), (1, 100)].map(|(priority, tasks)| submit(priority, tasks));
+    let order = launched(&actions, taking).pop().expect("on the device");
+    assert_eq!((order.signal.range(), order.blocks), (SmRange::ALL, 12));
+}
+
+#[test]
+fn a_launch_that_starts_over_is_not_thin_any_more() {
+    let (mut engine, ops, order) = beside(5, 1, false);
+    let thin = |engine: &Engine| engine.ops[ops[1]].launch.as_ref().is_some_and(|of| of.thin);
+    assert!(thin(&engine));
+    let mut actions = Vec::new();
+    let urgent = engine.submit(Duration::ZERO, submission(2, 2, four(100)), &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    out(&mut engine, ops[1], order.slot, 10);
+    out(&mut engine, ops[0], 0, 5);
+    let again = launched(&out(&mut engine, urgent, 0, 100), ops[1]);
+    assert!(matches!(again[..], [CohortOrder { blocks: 16, .. }]), "{again:?}");
+    assert!(!thin(&engine));
 }
 
 #[test]

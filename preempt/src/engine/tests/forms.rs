@@ -193,8 +193,6 @@ fn a_launch_with_too_few_blocks_is_filled_up_when_it_is_alone() {
             Asks { urgency, predicted: Some(predicted), ..Asks::default() }
         };
         let batch = world.submit_asking(0, 100_000, &[], asks(0, predicted));
-        let [wide, narrow] = [(1, 4), (2, 2)]
-            .map(|(stream, tasks)| world.submit_asking(stream, tasks, &[], asks(1, short)));
         let end = |world: &mut World, op, but: Option<OpKey>| {
             for _ in 0..2000 {
                 let steps = |of: &Cohort| Some(of.order.op) != but;
@@ -212,14 +210,27 @@ fn a_launch_with_too_few_blocks_is_filled_up_when_it_is_alone() {
             let launch = world.engine.ops.get(batch).and_then(|op| op.launch.as_ref());
             launch.is_some_and(|launch| launch.thin)
         };
-        assert!(!thin(&world));
-        end(&mut world, wide, Some(narrow));
-        assert!(thin(&world), "SMs came back beside an urgent launch");
-        end(&mut world, narrow, None);
+        let disturb = |world: &mut World| {
+            let [wide, narrow] = [(1, 4), (2, 2)]
+                .map(|(stream, tasks)| world.submit_asking(stream, tasks, &[], asks(1, short)));
+            assert!(!thin(world));
+            end(world, wide, Some(narrow));
+            assert!(thin(world), "SMs came back beside an urgent launch");
+            end(world, narrow, None);
+        };
+        disturb(&mut world);
         let mut again =
             world.cohorts.iter().filter(|of| of.order.op == batch && !of.order.is_first);
         assert_eq!(again.any(|of| of.order.blocks == 8), is_filled, "for all SMs at once");
         assert_eq!(thin(&world), !is_filled);
+        if is_filled {
+            // Those that were told to leave do.
+            (0..200).for_each(|step| world.step_cohort(step % world.cohorts.len()));
+            disturb(&mut world);
+            assert!(thin(&world), "it was filled up a moment ago");
+            world.pass(10 * Costs::h200().gap());
+            assert!(!thin(&world), "a tenth of the time is for that");
+        }
         world.handle(Event::Cancel { op: batch });
         world.run_out();
     }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use crate::pool::dispatch::{PoolPlan, PoolPolicy, Waiting};
 use crate::pool::terms::Class;
 
-/// As many user-facing tasks within an SLA as there can be. They get all devices, as with
+/// More user-facing tasks within an SLA than in the order in which they come. They get all devices, as with
 /// [`UserFacingFirst`](crate::pool::UserFacingFirst), but a task that would be late even if it started at once lets those go first
-/// that would not, as in the algorithm of Moore and Hodgson (Management Science 15(1), 1968). Where more comes than the devices
-/// can do, a few tasks are very late instead of all a little: with eight tasks of 17 ms outstanding, four devices and an SLA of
-/// 20 ms, all are late in the order in which they came, and here four of any number.
+/// that would not. (Moore and Hodgson, Management Science 15(1), 1968, have the largest number in time, by leaving out the longest
+/// ones; here a task is left out when it can no longer be in time.) Where more comes than the devices can do, a few tasks are very
+/// late instead of all a little: with eight tasks of 17 ms outstanding, four devices and an SLA of 20 ms, all are late in the order
+/// in which they came, and here four of any number. Those wait for as long as tasks come that can be in time.
 ///
 /// What a task takes is what tasks of its application took. A batch task that ends sooner than it could be stopped is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
