@@ -101,10 +101,8 @@ impl Engine {
             ledger.cover(range);
             return;
         }
-        let cohorts = launch.cohorts.iter().flatten();
-        let stays = cohorts.fold(false, |stays, cohort| {
-            stays || self.queues.range(cohort.queue) != SmRange::EMPTY
-        });
+        let mut cohorts = launch.cohorts.iter().flatten();
+        let stays = cohorts.any(|cohort| self.queues.range(cohort.queue) != SmRange::EMPTY);
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else {
             let launch = self.ops.get_mut(key).and_then(|op| op.launch.as_mut());
