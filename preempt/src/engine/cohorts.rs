@@ -165,7 +165,7 @@ impl Engine {
         self.queues.heads().any(is_urgent) && self.goes_by_order()
     }
 
-    /// Whether blocks of another launch are on the device that is not more urgent.
+    /// Whether another launch that is not more urgent has blocks on the device.
     fn is_before_others(&self, key: OpKey) -> bool {
         let Some(Op { effective, .. }) = self.ops.get(key) else { return false };
         let is_after = |(_, op, _): (QueueIndex, OpKey, usize)| {
@@ -175,9 +175,10 @@ impl Engine {
         self.queues.heads().any(is_after)
     }
 
-    /// Stops all blocks of a launch that may have too few for its SMs, so that as many come in their place as there is room for.
-    /// How many are missing is not known. So that costs a tenth of what is left at most, and a tenth of the time: more urgent
-    /// launches that come and go could make it thin each time.
+    /// Stops all blocks of a thin launch, so that as many come in their place as there is room for.
+    ///
+    /// How many are missing is not known. So the stop and the new launch cost at most a tenth of what is left, and of the time
+    /// since the last time: more urgent launches that come and go could make it thin each time.
     fn refill_if_worth(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };

@@ -174,10 +174,9 @@ pub(super) struct Launch {
     /// How often in a row its only cohort, a confined one, left its SMs without a signal and with tasks remaining: blocks of
     /// other launches occupied them.
     pub spills: u32,
-    /// Set when blocks were launched of which those for its SMs may have left elsewhere, or could not be launched: it may have
-    /// fewer blocks than its SMs hold.
+    /// Whether it may have fewer blocks than its SMs hold: some have left elsewhere, or no slot was free for them.
     pub thin: bool,
-    /// When all its blocks were last stopped for that.
+    /// When all its blocks were last stopped because of that.
     pub refilled: Option<Duration>,
     /// Whether there was a cohort that could run at once.
     started: bool,

@@ -29,8 +29,8 @@ pub(super) struct Work<'a> {
     pub costs: &'a Costs,
 }
 
-/// How often a grid may leave because it finds blocks of a more urgent launch on its SMs before its blocks may be anywhere: each
-/// time costs a launch, and the next kernel of that launch has its blocks elsewhere.
+/// Grids in a row that may leave because blocks of a more urgent launch are on their SMs; the next one is not confined. Each costs
+/// a launch, and gains if the next kernel of that launch has its blocks elsewhere. Other numbers were not measured.
 const SPILLS: u32 = 2;
 
 /// Where a grid goes.
@@ -50,8 +50,9 @@ pub(super) enum Place {
         spills: u32,
         /// Blocks of other launches that may be there, of those that no word keeps elsewhere.
         strangers: u32,
-        /// Whether a more urgent launch has other SMs. Blocks there could keep the kernel out that follows it, which wants another
-        /// division of the SM's memory: until this launch is over, if all of those SMs are so (H100: 60 ms for a chain of 4 ms). So none may stay there, even if too few are left on its own SMs then.
+        /// Whether a more urgent launch has other SMs. The kernel that follows it may want another division of an SM's memory,
+        /// and then a block there keeps it out, until this launch is over if all of those SMs are so (H100: 60 ms for a chain
+        /// of 4 ms). So no block stays there, even if too few are left on the launch's own SMs.
         is_beside: bool,
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.

@@ -108,7 +108,7 @@ impl Results {
     ///
     /// If there is none, or if one of them lacks a field.
     pub fn rows_with<T: DeserializeOwned>(&self, field: &str) -> Result<Vec<T>> {
-        self.rows_that(field, |row| field == "/" || row.get(field).is_some())
+        self.rows_that(&format!("has `{field}`"), |row| field == "/" || row.get(field).is_some())
     }
 
     /// The rows of this figure.
@@ -117,7 +117,7 @@ impl Results {
     ///
     /// If there is none, or if one of them lacks a field.
     pub fn rows_of<T: DeserializeOwned>(&self, figure: &str) -> Result<Vec<T>> {
-        self.rows_that(figure, |row| row["figure"] == figure)
+        self.rows_that(&format!("is of figure {figure}"), |row| row["figure"] == figure)
     }
 
     fn rows_that<T: DeserializeOwned>(
@@ -129,7 +129,7 @@ impl Results {
             bail!("{}: the results have no rows", self.file);
         };
         let rows: Vec<Value> = rows.iter().filter(|row| is_wanted(row)).cloned().collect();
-        ensure!(!rows.is_empty(), "{}: no row has `{what}`", self.file);
+        ensure!(!rows.is_empty(), "{}: no row {what}", self.file);
         parse(&rows).with_context(|| self.file.clone())
     }
 

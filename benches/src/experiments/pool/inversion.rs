@@ -39,7 +39,7 @@ pub struct Inversion {
     pub response: Duration,
     /// The task's time alone.
     pub alone: Duration,
-    /// The median of what the batch task takes more than alone and the user-facing task together, of the shortest that yields.
+    /// What the batch task takes more than its time alone and the response together, of the shortest that yields; the median.
     pub delays_batch: Option<Duration>,
 }
 

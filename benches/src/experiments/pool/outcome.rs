@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::devices::{All, JOB_SCALES, Measured};
 use super::inversion::Inversion;
 use super::isolation::{Isolation, NEIGHBOURS};
-use super::median;
 use super::replay::{Answers, Replayed, SAMPLE};
 use super::tasks::{BATCH_SCALE, Kind, USER_FACING_SCALE};
+use super::{median, without_stops};
 use crate::experiments::{Bench, Outcome, Rows, line};
 use crate::samples::{Samples, Summary, mean, ratio, show, show_number, show_percent, show_ratio};
 
@@ -200,13 +200,9 @@ fn percentiles(times: &[Duration]) -> Summary {
     samples.summary()
 }
 
-/// The median time of batch jobs, by that of the same policy without stops; of in time, by that of priority.
+/// The median time of batch jobs, by that without stops.
 fn over_no_stop(all: &All, run: &Measured) -> Option<f64> {
-    // The arm `in time` is not measured without stops; priority has as many devices.
-    let without = match run.arm.split(',').next() {
-        Some("in time") => "priority",
-        policy => policy.unwrap_or(run.arm),
-    };
+    let without = without_stops(run.arm);
     let base =
         all.runs.iter().find(|of| (of.mix, of.load, of.arm) == (run.mix, run.load, without))?;
     let base = median(&base.real.batch_jobs);

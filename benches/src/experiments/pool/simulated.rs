@@ -8,7 +8,7 @@ use preempt::sim::pool::{JobMix, PoolResults, PoolSimulation, PoolWorkload, SLA}
 use preempt_report::{digits, microseconds};
 use serde_json::{Value, json};
 
-use super::{DEVICES, JOBS, MIXES, PERIOD, median};
+use super::{DEVICES, JOBS, MIXES, PERIOD, median, without_stops};
 use crate::experiments::{Bench, Outcome, Rows, line};
 use crate::progress::Progress;
 
@@ -133,11 +133,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
         }
     }
     for &(mix, load, arm, means) in &all {
-        let without = match arm.split(',').next() {
-            Some("in time") => "priority",
-            policy => policy.unwrap_or(arm),
-        };
-        let base = find(&all, mix, load, without);
+        let base = find(&all, mix, load, without_stops(arm));
         let batch = Some(means.batch_median / base.batch_median);
         push(&mut rows, &Row { figure: "7-9", mix, arm, devices: DEVICES, load, means, batch });
     }
@@ -207,7 +203,7 @@ struct Row<'a> {
     devices: usize,
     load: f64,
     means: Means,
-    /// The time of batch jobs by that of the same policy without stops.
+    /// The time of batch jobs by that without stops.
     batch: Option<f64>,
 }
 

@@ -2,9 +2,11 @@
 
 use super::races::{spec, submission};
 use super::world::QUEUES;
+use preempt_device::abi::COHORT_SLOTS;
+
 use super::*;
 use crate::policy::Fifo;
-use crate::vocabulary::CohortOrder;
+use crate::vocabulary::{CohortOrder, QueueCount};
 
 /// A launch of `tasks` block-tasks; an SM holds four of its blocks.
 fn four(tasks: u32) -> LaunchSpec {
@@ -142,7 +144,7 @@ fn a_long_launch_with_a_block_for_each_task_is_not_confined_where_one_could_lack
 }
 
 #[test]
-fn a_launch_that_finds_others_on_its_sms_is_confined_again_beside_a_more_urgent_one_alone() {
+fn a_launch_that_finds_others_on_its_sms_is_not_confined_without_end() {
     // Beside a more urgent one it is two times more: that one's next kernel has its blocks elsewhere.
     for (priority, more) in [(0, 0), (1, 2)] {
         let (mut engine, ops, mut order) = beside(1, priority, false);
@@ -155,9 +157,54 @@ fn a_launch_that_finds_others_on_its_sms_is_confined_again_beside_a_more_urgent_
             order = again;
         }
     }
+    // Not if each of its cohorts does something.
+    let (mut engine, ops, mut order) = beside(1, 1, false);
+    for _ in 0..10 {
+        let again = launched(&out(&mut engine, ops[1], order.slot, 1), ops[1]);
+        let [again] = again[..] else { panic!("{again:?}") };
+        assert_eq!(again.signal.range(), SmRange::new(1, 4));
+        order = again;
+    }
 }
 
-/// Blocks of the one that loses them have yet to leave. Confined ones would find room beside the more urgent one alone, and be gone.
+/// It has a cohort for each small launch that has ended, until no slot is free. Then all of its blocks make room for new ones.
+#[test]
+fn a_launch_without_a_free_slot_is_filled_up_at_once() {
+    let small = COHORT_SLOTS as u32 + 2;
+    let queues = QueueCount { normal: 2 * small, ..QUEUES };
+    let policy = Box::new(StaticPriority::packed());
+    let mut engine = Engine::new(small + 1, queues, Costs::h200(), policy);
+    let mut actions = Vec::new();
+    let mut submit = |stream, tasks| {
+        let op = engine.submit(Duration::ZERO, submission(stream, 0, four(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        op
+    };
+    let others: Vec<_> = (0..small).map(|stream| submit(stream, 1)).collect();
+    let long = submit(small, 1000);
+    let state = |engine: &Engine| {
+        let launch = engine.ops[long].launch.as_ref().expect("it is there");
+        (launch.free_slot().is_some(), launch.thin)
+    };
+    let told = |actions: &[Action]| {
+        let is_told = |action: &&Action| matches!(action, Action::Signal { signal, .. } if signal.range() == SmRange::EMPTY);
+        actions.iter().filter(is_told).count()
+    };
+    for (index, &other) in others.iter().enumerate() {
+        let actions = out(&mut engine, other, 0, 1);
+        let expected = match index + 1 {
+            cohorts if cohorts < COHORT_SLOTS - 1 => ((true, false), 0),
+            cohorts if cohorts == COHORT_SLOTS - 1 => ((false, false), 0),
+            cohorts if cohorts == COHORT_SLOTS => ((false, true), 0),
+            cohorts if cohorts == COHORT_SLOTS + 1 => ((false, false), COHORT_SLOTS),
+            _ => ((false, false), 0),
+        };
+        assert_eq!((state(&engine), told(&actions)), expected, "{index}");
+    }
+}
+
+/// Blocks of the launch that loses these SMs have yet to leave. Until then confined blocks would start beside the more urgent
+/// launch alone, and leave.
 #[test]
 fn a_launch_that_takes_its_sms_beside_a_more_urgent_one_is_not_confined() {
     let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));

@@ -40,7 +40,7 @@ pub struct Victim {
 pub struct Waiting {
     /// Lower is older.
     pub age: u64,
-    /// Since it became outstanding.
+    /// The time since it became outstanding.
     pub waited: Duration,
     /// What it is expected to run for yet, if a task of its application has ended.
     pub takes: Option<Duration>,
@@ -80,7 +80,7 @@ impl PoolPlan<'_> {
         self.state.waiting[class as usize].len()
     }
 
-    /// The same one by one, the oldest first.
+    /// Tasks of a class that wait for a device, one by one, the oldest first.
     pub fn waiting_tasks(&self, class: Class) -> impl Iterator<Item = Waiting> {
         self.state.waiting[class as usize].iter().filter_map(|&(age, number)| {
             let task = self.state.tasks[number.index()].as_ref()?;
@@ -184,6 +184,15 @@ impl PoolPlan<'_> {
         let stop = task.stop;
         self.orders.push(Order::Stop { task: number, device, stop });
         true
+    }
+
+    /// Stops this number of batch tasks, the latest started first, without those that end sooner than they could be stopped.
+    pub fn stop_latest(&mut self, tasks: usize) {
+        let pays = |victim: &Victim| victim.rest.is_none_or(|rest| rest > victim.latency);
+        let victims: Vec<_> = self.victims().filter(pays).take(tasks).collect();
+        for victim in victims {
+            self.stop(victim.device);
+        }
     }
 
     /// Lets tasks go on that have yielded, where nothing else runs. One that gives up its memory comes back as revoked.

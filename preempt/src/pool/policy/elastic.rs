@@ -54,12 +54,7 @@ impl PoolPolicy for Elastic {
         plan.serve(Class::UserFacing, needed);
         let have = plan.running(Class::UserFacing) + plan.leaving();
         let missing = needed.saturating_sub(have).min(plan.waiting(Class::UserFacing));
-        let pays = |rest: Option<Duration>, latency| rest.is_none_or(|rest| rest > latency);
-        let victims = plan.victims().filter(|victim| pays(victim.rest, victim.latency));
-        let victims: Vec<_> = victims.take(missing).collect();
-        for victim in victims {
-            plan.stop(victim.device);
-        }
+        plan.stop_latest(missing);
         plan.serve(Class::Batch, plan.devices());
         // Rather than to leave a device idle; but a task that has yielded goes on.
         while let Some(device) = plan.spare()

@@ -5,12 +5,15 @@ use std::time::Duration;
 use crate::pool::dispatch::{PoolPlan, PoolPolicy, Waiting};
 use crate::pool::terms::Class;
 
-/// More user-facing tasks within an SLA than in the order in which they come. They get all devices, as with
-/// [`UserFacingFirst`](crate::pool::UserFacingFirst), but a task that would be late even if it started at once lets those go first
-/// that would not. (Moore and Hodgson, Management Science 15(1), 1968, have the largest number in time, by leaving out the longest
-/// ones; here a task is left out when it can no longer be in time.) Where more comes than the devices can do, a few tasks are very
-/// late instead of all a little: with eight tasks of 17 ms outstanding, four devices and an SLA of 20 ms, all are late in the order
-/// in which they came, and here four of any number. Those wait for as long as tasks come that can be in time.
+/// User-facing tasks first, on all devices: those that can still be within the SLA ahead of those that cannot.
+///
+/// So more tasks are in time than in the order of [`UserFacingFirst`](crate::pool::UserFacingFirst). Where more comes than the
+/// devices can do, a few tasks are very late instead of all a little. With four devices, eight tasks of 17 ms outstanding and an
+/// SLA of 20 ms, all are late in that order, and here four of any number. A late task waits for as long as tasks come that can be
+/// in time.
+///
+/// Moore and Hodgson (Management Science 15(1), 1968) have the largest number in time, by leaving out the longest tasks. Here a
+/// task is left out when it can no longer be in time.
 ///
 /// What a task takes is what tasks of its application took. A batch task that ends sooner than it could be stopped is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,12 +53,7 @@ impl PoolPolicy for InTime {
             }
         }
         let missing = plan.waiting(Class::UserFacing).saturating_sub(plan.leaving());
-        let pays = |rest: Option<Duration>, latency| rest.is_none_or(|rest| rest > latency);
-        let victims = plan.victims().filter(|victim| pays(victim.rest, victim.latency));
-        let victims: Vec<_> = victims.take(missing).collect();
-        for victim in victims {
-            plan.stop(victim.device);
-        }
+        plan.stop_latest(missing);
         plan.serve(Class::Batch, plan.devices());
     }
 

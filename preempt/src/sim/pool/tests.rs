@@ -54,6 +54,9 @@ fn tasks_have_the_times_that_they_are_given() {
     let workload = workload().with_times(vec![vec![90 * MS], Vec::new()]);
     let results = PoolSimulation::new(1, FirstCome).run(&workload).unwrap();
     assert_eq!((results.batch_jobs()[0], results.responses()[0]), (90 * MS, 85 * MS));
+    // Revoked at 12 ms, and from its start again at 17.
+    let revoked = PoolSimulation::new(1, UserFacingFirst).stop(Stop::Revoke(2 * MS));
+    assert_eq!(revoked.run(&workload).unwrap().batch_jobs()[0], 107 * MS);
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl PoolWorkload {
         &self.jobs
     }
 
-    /// What all tasks take together.
+    /// What all tasks take together, by their jobs' times.
     pub fn work(&self) -> Duration {
         self.jobs.iter().map(|job| job.task * job.tasks).sum()
     }
