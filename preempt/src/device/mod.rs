@@ -19,6 +19,7 @@
 //! | `rows` | the shape of a copy: rows of bytes, with gaps or without |
 //! | `program` | calls that run one after the other as one launch |
 //! | `cpu`, `cuda` | the back ends |
+//! | `null` | one that runs nothing |
 //! | `conformance` | checks of the contract below, on any of them |
 //!
 //! # The contract of a back end
@@ -119,6 +120,7 @@ mod cpu;
 mod cpu_layout;
 mod cuda;
 mod news;
+mod null;
 mod program;
 mod rows;
 
@@ -139,6 +141,7 @@ pub use cpu_layout::CpuLayout;
 #[cfg(feature = "fault-injection")]
 pub use cuda::faults;
 pub(crate) use news::{Mark, News};
+pub(crate) use null::NullBackend;
 pub(crate) use program::{Captured, Chains, ProgramLaunch, Step};
 pub(crate) use rows::Rows;
 

@@ -10,7 +10,7 @@ use crate::sync::Mutex;
 /// Bytes: alignment of each allocation, as of the CUDA driver's.
 const ALIGNMENT: usize = 256;
 
-pub(super) struct Memory {
+pub(in crate::device) struct Memory {
     /// Bytes that buffers can have in all, if that is limited.
     limit: Option<usize>,
     /// Bytes that buffers have now.

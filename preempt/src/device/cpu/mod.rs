@@ -41,7 +41,7 @@ mod threads;
 
 use block::Resident;
 use dispatch::{Demand, Dispatch, PendingGrid, Waiting};
-use memory::Memory;
+pub(super) use memory::Memory;
 
 /// A normal queue costs as little as an urgent one; blocks read a clock of nanoseconds. Rules decide as on
 /// an H200, which it stands for.

@@ -55,6 +55,8 @@ pub(in crate::scheduler) struct Accounts {
     busy: Duration,
     busy_since: Option<Duration>,
     trace: Option<Trace>,
+    /// Whether `tracing` and `metrics` are told.
+    is_told: bool,
 }
 
 /// A stream's account.
@@ -98,7 +100,13 @@ impl Accounts {
             busy: Duration::ZERO,
             busy_since: None,
             trace: trace.map(Trace::new),
+            is_told: true,
         }
+    }
+
+    /// Tells neither `tracing` nor `metrics`.
+    pub fn untold(self) -> Accounts {
+        Accounts { is_told: false, ..self }
     }
 
     /// Records that a launch was submitted.
@@ -120,7 +128,9 @@ impl Accounts {
         let entry =
             LaunchEntry { launch, stream, name, priority, predicted, has, started, is_between };
         self.note(now, &entry, Moment::Queued);
-        telemetry::submitted(&entry);
+        if self.is_told {
+            telemetry::submitted(&entry);
+        }
         entry
     }
 
@@ -175,12 +185,14 @@ impl Accounts {
         if loses {
             self.each(entry.stream, entry.priority, |tally| tally.yields += 1);
             self.note(at, entry, Moment::Yields);
-            telemetry::yielded(entry);
+            if self.is_told {
+                telemetry::yielded(entry);
+            }
         }
         if gains && !std::mem::take(&mut entry.is_between) {
             let moment = if entry.started { Moment::Resumes } else { Moment::Starts };
             self.note(at, entry, moment);
-            if !entry.started {
+            if !entry.started && self.is_told {
                 telemetry::started(entry);
             }
             entry.started = true;
@@ -242,7 +254,9 @@ impl Accounts {
             }
         });
         self.note(now, entry, moment);
-        telemetry::finished(entry, moment, turnaround);
+        if self.is_told {
+            telemetry::finished(entry, moment, turnaround);
+        }
     }
 
     fn note(&mut self, at: Duration, entry: &LaunchEntry, moment: Moment) {

@@ -76,7 +76,11 @@ mod tests {
 
     /// Submits a launch and cancels it.
     fn launch() {
-        let (now, mut accounts) = (Duration::ZERO, Accounts::new(4, None));
+        launch_in(Accounts::new(4, None));
+    }
+
+    fn launch_in(mut accounts: Accounts) {
+        let now = Duration::ZERO;
         let entry = accounts.submitted(now, 3, "saxpy", Priority(5), None);
         accounts.finished(now, &entry, Outcome::Cancelled { done: 0 }, None);
     }
@@ -121,6 +125,8 @@ mod tests {
         launch();
         tracing::subscriber::with_default(ToldTo(told.clone()), || {
             tracing::callsite::rebuild_interest_cache();
+            launch_in(Accounts::new(4, None).untold());
+            assert!(told.lock().expect("no panic").is_empty());
             launch();
         });
         let told = told.lock().expect("no panic").join(" ");
@@ -157,6 +163,9 @@ mod tests {
         }
 
         let told = Told::default();
+        let untold = || launch_in(Accounts::new(4, None).untold());
+        metrics::with_local_recorder(&ToldTo(told.clone()), untold);
+        assert!(told.lock().expect("no panic").is_empty());
         metrics::with_local_recorder(&ToldTo(told.clone()), launch);
         let told = told.lock().expect("no panic").join(" ");
         for text in

@@ -315,6 +315,11 @@ impl Core {
         }
     }
 
+    /// Its launches are none of the application's: neither `tracing` nor `metrics` are told of them.
+    pub fn untold(self) -> Core {
+        Core { accounts: self.accounts.untold(), ..self }
+    }
+
     /// Whether nothing is in flight.
     pub fn is_idle(&self) -> bool {
         !self.engine.is_busy()

@@ -15,3 +15,4 @@ pub(in crate::scheduler) mod opaque;
 pub(in crate::scheduler) mod priorities;
 pub(in crate::scheduler) mod program;
 pub(in crate::scheduler) mod shared;
+mod warm_up;

@@ -18,6 +18,7 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
 use super::opaque::{OpaqueThread, Task};
 use super::priorities::Priorities;
+use super::warm_up::{self, WarmUp};
 use crate::device::{Backend, Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
@@ -171,9 +172,11 @@ impl Shared {
             poller: OnceLock::new(),
             join: Mutex::new(None),
         });
+        let spins = poller_spin && shared.device.inner.capabilities.is_polled;
+        let warm_up = spins.then(|| WarmUp::new(&shared.device, settings));
         let polled = shared.clone();
         let poller = thread::Builder::new().name("preempt-poller".into());
-        match poller.spawn(move || polled.poll()) {
+        match poller.spawn(move || polled.poll(warm_up)) {
             Ok(handle) => {
                 // Set here and nowhere else.
                 let _ = shared.poller.set(handle.thread().clone());
@@ -452,19 +455,21 @@ impl Shared {
     }
 
     /// The poller thread.
-    fn poll(self: &Arc<Self>) {
+    fn poll(self: &Arc<Self>, warm_up: Option<WarmUp>) {
         POLLED.with(|polled| polled.replace(Arc::downgrade(self)));
-        self.poll_until_retired();
+        self.poll_until_retired(warm_up);
     }
 
-    fn poll_until_retired(&self) {
+    fn poll_until_retired(&self, mut warm_up: Option<WarmUp>) {
         let device = &self.device.inner;
         let (mut active, mut checked) = (Instant::now(), Instant::now());
+        // When the code of an urgent launch has run last.
+        let mut warm = active;
         loop {
             let (mark, looked) = self.look();
             let now = Instant::now();
             if looked.happened {
-                active = now;
+                (active, warm) = (now, now);
             }
             let spins = device.capabilities.is_polled
                 && (now - active < ATTEND || self.poller_spin && looked.is_busy);
@@ -475,6 +480,11 @@ impl Shared {
                     device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
+                if now - warm > warm_up::PERIOD {
+                    // If one does not end, the next ones would wait for it.
+                    warm_up.take_if(|warm_up| !warm_up.run());
+                    warm = Instant::now();
+                }
                 hint::spin_loop();
                 continue;
             }
