@@ -41,7 +41,7 @@ const VERSION: u32 = 8;
 /// scheduler.synchronize()?;
 /// let recording = scheduler.recording().expect("asked for");
 /// assert_eq!(recording.launches(), 10);
-/// let replay = recording.replay(policy::StaticPriority::new())?;
+/// let replay = recording.replay(policy::StaticPriority::new().anticipating())?;
 /// assert!(replay.is_identical());
 /// # Ok::<(), preempt::Error>(())
 /// ```

@@ -13,6 +13,10 @@ use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
 use crate::vocabulary::{Costs, LaunchId, OpKey};
 
+/// How long a policy may leave all SMs free while launches wait: a thousand times what it may save, and no user takes it for a
+/// hang.
+const LONGEST_NOTHING: Duration = Duration::from_secs(1);
+
 /// The policy, and what it decided last.
 pub(super) struct Decider {
     policy: Box<dyn Policy>,
@@ -20,6 +24,8 @@ pub(super) struct Decider {
     /// Why the policy was replaced, if it was.
     refusal: Option<Refusal>,
     pub plan: Plan,
+    /// Since when it has granted nothing to those that wait.
+    nothing_since: Option<Duration>,
     /// Plans that were ever made.
     plans: u64,
     /// The SMs that the plan takes from launches, each with how; kept for their capacity.
@@ -50,11 +56,20 @@ impl Decider {
             name: name.unwrap_or_else(|_| "a policy that cannot say its name".into()),
             refusal: None,
             plan: Plan::default(),
+            nothing_since: None,
             plans: 0,
             lost: Vec::new(),
             losers: Vec::new(),
             untold: Vec::new(),
         }
+    }
+
+    /// Whether the policy, which grants nothing, says when it wants to be asked again, and that is soon. Nothing else might ever
+    /// call the engine, and the launches would wait for ever.
+    fn gives_soon(&mut self, now: Duration) -> bool {
+        let since = *self.nothing_since.get_or_insert(now);
+        let wake = caught(|| self.policy.wake()).ok().flatten();
+        wake.is_some_and(|wake| wake > now && wake <= since.saturating_add(LONGEST_NOTHING))
     }
 
     /// The name of the policy that decided first.
@@ -197,8 +212,12 @@ impl Engine {
         if both.is_some() && granted != 2 {
             return Err("it granted all SMs to two launches, and some to others".into());
         }
-        if granted == 0 && self.launches.known > 0 {
+        let leaves_all = granted == 0 && self.launches.known > 0;
+        if leaves_all && !self.decider.gives_soon(now) {
             return Err(format!("it granted no SM to any of {} launches", self.launches.known));
+        }
+        if !leaves_all {
+            self.decider.nothing_since = None;
         }
         Ok(())
     }

@@ -17,8 +17,9 @@
 //!
 //! All of them share the SMs in space. The first launch has as many as it can fill, and the next ones share the rest,
 //! in their order. SMs of a launch lie side by side, so an SM can be left over beside launches that can fill no more.
-//! None is left over while a launch has no SM, or could fill one more beside its own. Where a policy has
-//! `whole_device`, that gives the first launch everything, as EffiSha does. The cost of a decision grows with the
+//! None is left over while a launch has no SM, or could fill one more beside its own, but those that
+//! [an anticipating policy](StaticPriority::anticipating) leaves free for a moment. Where a policy has `whole_device`, that gives
+//! the first launch everything, as EffiSha does. The cost of a decision grows with the
 //! number of SMs and the logarithm of the number of launches. It allocates only if more launches wait than ever before.
 //!
 //! A policy of an application implements [`Policy`], and shares SMs with [`Plan::share`]; [`ModelDevice`] is for its
@@ -31,6 +32,7 @@ pub use preempt_device::abi::SmRange;
 
 use crate::vocabulary::LaunchId;
 
+mod anticipation;
 mod delegate;
 mod demand;
 mod dynamic_priority;
@@ -175,7 +177,8 @@ pub trait Policy: Send {
     /// nothing yields all that it has.
     ///
     /// Called after every change, so the cost should not grow with the number of waiting launches. While launches
-    /// wait, at least one must be granted an SM, because nothing else would ever call again.
+    /// wait, at least one must be granted an SM, because nothing else would ever call again. For a second at most, none may have
+    /// any, if the policy says when it wants to be [asked again](Policy::wake).
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan);
 
     /// Whether priorities of the hardware keep what the policy promises: a launch keeps its SMs until it is done, or until
@@ -272,6 +275,8 @@ pub struct Plan {
     pub(crate) grants: Vec<(LaunchId, SmRange)>,
     /// The launches that share all SMs.
     pub(crate) both: Option<[LaunchId; 2]>,
+    /// SMs that are granted to none.
+    free: Vec<SmRange>,
     scratch: placement::Scratch,
 }
 
@@ -316,6 +321,7 @@ impl Plan {
     pub(crate) fn clear(&mut self) {
         self.grants.clear();
         self.both = None;
+        self.free.clear();
     }
 
     /// The grants so far, for policies that ask other policies.

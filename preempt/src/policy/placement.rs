@@ -68,6 +68,11 @@ impl Plan {
         self.place(order.clone(), is_alone, least_urgent, packing, device)
     }
 
+    /// Has these SMs left free by what is shared from now on.
+    pub(super) fn leave_free(&mut self, range: SmRange) {
+        self.free.push(range);
+    }
+
     /// Like [`Plan::share`], in the order of a queue.
     pub(super) fn share_queue<K: Copy + Ord>(
         &mut self,
@@ -101,9 +106,10 @@ impl Plan {
         packing: Packing,
         device: &dyn DeviceView,
     ) -> Option<LaunchId> {
-        let Plan { grants, scratch, .. } = self;
+        let Plan { grants, scratch, free, .. } = self;
         let before = grants.len();
-        let mut left = scratch.begin(grants, device.sms());
+        let kept = grants.iter().map(|grant| grant.1).chain(free.iter().copied());
+        let mut left = scratch.begin(kept, device.sms());
         let mut denied = None;
         // Each launch in the loop takes at least one SM, so it is short however long the line.
         for launch in order {
@@ -120,7 +126,7 @@ impl Plan {
                 Packing::WholeDevice => device.sms(),
             };
             let wanted = need.min(left) as usize;
-            let is_first = is_alone && before == 0;
+            let is_first = is_alone && before == 0 && free.is_empty();
             let Some(range) = scratch.find(launch, wanted, is_first, &least_urgent, device) else {
                 break;
             };
@@ -160,11 +166,11 @@ fn length(range: SmRange, sms: u32) -> u32 {
 }
 
 impl Scratch {
-    /// Enters what the plan has granted before; the number of SMs that are left.
-    fn begin(&mut self, grants: &[(LaunchId, SmRange)], sms: u32) -> u32 {
+    /// Enters what the plan has granted before, or leaves free; the number of SMs that are left.
+    fn begin(&mut self, kept: impl Iterator<Item = SmRange>, sms: u32) -> u32 {
         self.granted.clear(sms as usize);
         self.prices.clear();
-        for (_, range) in grants {
+        for range in kept {
             let (lo, hi) = (range.lo().min(sms) as usize, range.hi().min(sms) as usize);
             if lo <= hi {
                 self.granted.insert(lo..hi);

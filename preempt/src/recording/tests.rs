@@ -66,8 +66,8 @@ fn recorded() -> Recording {
 fn a_run_of_several_threads_is_decided_again_in_the_same_way() {
     let recording = recorded();
     assert_eq!((recording.launches(), recording.sms()), (2 + 3 * 60, 3));
-    assert_eq!(recording.policy(), "static priority");
-    let replay = recording.replay(StaticPriority::new()).expect("a replay");
+    assert_eq!(recording.policy(), "static priority with anticipation");
+    let replay = recording.replay(StaticPriority::new().anticipating()).expect("a replay");
     assert!(replay.is_identical(), "{:?}", replay.difference);
     assert_eq!((replay.steps, replay.plans), (recording.0.steps.len(), recording.plans()));
     assert!(replay.plans > 10, "{replay:?}");
@@ -80,7 +80,7 @@ fn a_run_of_several_threads_is_decided_again_in_the_same_way() {
     for index in [1, recording.0.steps.len() / 2, recording.0.steps.len() - 1] {
         let mut changed = recording.clone();
         changed.0.steps[index].decided ^= 1;
-        let replay = changed.replay(StaticPriority::new()).expect("a replay");
+        let replay = changed.replay(StaticPriority::new().anticipating()).expect("a replay");
         assert_eq!(replay.difference.map(|difference| difference.step), Some(index));
     }
 }

@@ -362,7 +362,8 @@ impl SchedulerBuilder {
         self
     }
 
-    /// The policy, which decides which launch runs on which SMs. By default, [`StaticPriority`].
+    /// The policy, which decides which launch runs on which SMs. By default, [`StaticPriority`] that
+    /// [anticipates](StaticPriority::anticipating).
     pub fn policy(mut self, policy: impl Policy + 'static) -> SchedulerBuilder {
         self.policy = Some(Box::new(policy));
         self
@@ -526,7 +527,7 @@ impl SchedulerBuilder {
             Some(device) => device,
             None => Device::cpu()?,
         };
-        let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new()));
+        let policy = self.policy.unwrap_or_else(|| Box::new(StaticPriority::new().anticipating()));
         let predictor = self.predictor.unwrap_or_else(|| Box::new(Online::new()));
         let shared = Shared::start(device, policy, predictor, &self.code, self.settings)?;
         let sources = self.code.iter().map(DeviceCode::source).collect();

@@ -173,7 +173,7 @@ fn a_recording_with_programs_is_decided_again_and_simulated(form: Preemption) {
     }
     scheduler.synchronize().expect("no policy fails");
     let recording = scheduler.recording().expect("asked for");
-    let replay = recording.replay(StaticPriority::new()).expect("it is whole");
+    let replay = recording.replay(StaticPriority::new().anticipating()).expect("it is whole");
     assert!(replay.is_identical(), "{replay:?}");
     let workload = Workload::from_recording(&recording).expect("it is whole");
     let machine = Machine::new(recording.sms(), Costs::free());

@@ -2,6 +2,7 @@
 
 use super::world::World;
 use super::*;
+use crate::policy::Fifo;
 
 #[test]
 fn a_policy_that_panics_is_named() {
@@ -146,4 +147,45 @@ fn a_launch_that_is_not_admitted_ends_so_and_its_stream_goes_on() {
     assert!(matches!(world.op(after).finished, Some(Outcome::Done(_))));
     assert_eq!(world.op(reads).finished, Some(Outcome::InputLost { kernel: "model" }));
     assert_eq!(world.engine.refusal(), None);
+}
+
+/// Grants nothing before a time, and wants to be asked each millisecond.
+struct LeavesAll(Fifo, Duration, Duration);
+
+impl Policy for LeavesAll {
+    fn name(&self) -> &str {
+        "leaves all"
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.0.arrived(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.0.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        self.2 = now + Duration::from_millis(1);
+        if now >= self.1 {
+            self.0.assign(now, device, plan);
+        }
+    }
+
+    fn wake(&self) -> Option<Duration> {
+        Some(self.2)
+    }
+}
+
+#[test]
+fn a_policy_may_leave_all_sms_free_for_a_second_and_not_for_ever() {
+    for (until, is_refused) in [(900, false), (1100, true)] {
+        let policy = LeavesAll(Fifo::new(), Duration::from_millis(until), Duration::ZERO);
+        let mut world = World::new(2, 1, policy);
+        world.submit(0, 0, 20, &[]);
+        assert!(world.cohorts.is_empty());
+        world.pass(Duration::from_millis(1050));
+        assert_eq!(world.engine.refusal().is_some(), is_refused);
+        world.run_out();
+    }
 }

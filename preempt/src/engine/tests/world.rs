@@ -636,6 +636,12 @@ impl World {
                 self.step_copy(0);
             } else if self.tell_released() {
                 // It goes on.
+            } else if self.cohorts.is_empty()
+                && self.engine.is_busy()
+                && let Some(wake) = self.engine.wake()
+            {
+                // SMs are left free until then.
+                self.pass(wake - self.now);
             } else if self.cohorts.is_empty() {
                 // An armed program that waits has a gate, which would be on the device.
                 break;
