@@ -82,7 +82,7 @@ impl WarmUp {
                 self.combiner.drive_now(drop);
             }
         }
-        #[cfg(all(test, not(shuttle)))]
+        #[cfg(all(test, not(any(shuttle, loom))))]
         tests::RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         urgent.is_done()
     }
@@ -123,7 +123,7 @@ impl WarmUp {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::time::Instant;

@@ -160,11 +160,18 @@ impl Work {
                 }
             }
             Work::Fill { to, value, unit, pitch, width, height } => {
-                let bytes = value.to_le_bytes();
-                let row = bytes[..unit].repeat(width);
-                for to in (0..height).map(|index| to + index * pitch) {
+                let bytes = &value.to_le_bytes()[..unit];
+                // Mostly zeros, and tens of megabytes of them.
+                let same = bytes.iter().all(|byte| *byte == bytes[0]);
+                let row = if same { Vec::new() } else { bytes.repeat(width) };
+                for to in (0..height).map(|index| (to + index * pitch) as *mut u8) {
                     // SAFETY: it was looked at.
-                    unsafe { ptr::copy_nonoverlapping(row.as_ptr(), to as *mut u8, row.len()) };
+                    unsafe {
+                        match same {
+                            true => ptr::write_bytes(to, bytes[0], unit * width),
+                            false => ptr::copy_nonoverlapping(row.as_ptr(), to, row.len()),
+                        }
+                    }
                 }
             }
         }
