@@ -19,7 +19,7 @@
 //! | `rows` | the shape of a copy: rows of bytes, with gaps or without |
 //! | `program` | calls that run one after the other as one launch |
 //! | `cpu`, `cuda` | the back ends |
-//! | `null` | one that runs nothing |
+//! | `null` | a back end on which nothing runs, for decisions alone |
 //! | `conformance` | checks of the contract below, on any of them |
 //!
 //! # The contract of a back end

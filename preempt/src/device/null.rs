@@ -1,5 +1,5 @@
-//! A device without SMs to run on: what is launched there is over when [`NullBackend::end`] says so. Decisions are made on it
-//! for their own sake.
+//! A device on which nothing runs: launches are over when [`NullBackend::end`] says so. Decisions are made on it for their own
+//! sake.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use crate::module::DeviceCode;
 use crate::sync::Mutex;
 use crate::vocabulary::OpKey;
 
-/// The back end of such a device. It takes launches and signals; everything else is refused.
+/// The back end of such a device, for a core that has launches alone. Programs and gates are refused; copies and opaque work
+/// would never end.
 pub(crate) struct NullBackend {
     words: HostWords,
     memory: Memory,
@@ -53,7 +54,7 @@ impl NullBackend {
             news: Arc::default(),
             queues: Mutex::new((0..queues.total()).map(|_| VecDeque::new()).collect()),
         });
-        let (backend, news) = (Arc::new(null.clone()), null.news.clone());
+        let (backend, news) = (null.clone(), null.news.clone());
         let properties = properties.clone();
         (Device::new(Piece { backend, properties, capabilities, news }, None), null)
     }
@@ -67,8 +68,8 @@ impl NullBackend {
             {
                 let done = if out.op == op { out.tasks } else { 0 };
                 let word = Post::word(out.ticket, Posted { done, amortize: 1 });
-                // SAFETY: the words keep posts as long as this lives. Release: as of a block's post, though no block wrote
-                // anything.
+                // SAFETY: the words keep posts as long as this lives. Release: pairs with the acquire of the turn that reads the
+                // post, as a block's does; no block has written anything.
                 unsafe { &*out.post }.word.store(word, Ordering::Release);
                 queue.pop_front();
             }
@@ -80,7 +81,7 @@ fn refused() -> Error {
     Error::Device(DeviceError::Unsupported { reason: "nothing runs on this device".into() })
 }
 
-impl Backend for Arc<NullBackend> {
+impl Backend for NullBackend {
     fn load(&self, _: &[DeviceCode], _: SignalPath, _: usize) -> Result<(), Error> {
         Ok(())
     }

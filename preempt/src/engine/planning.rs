@@ -212,12 +212,10 @@ impl Engine {
         if both.is_some() && granted != 2 {
             return Err("it granted all SMs to two launches, and some to others".into());
         }
-        let leaves_all = granted == 0 && self.launches.known > 0;
-        if leaves_all && !self.decider.gives_soon(now) {
-            return Err(format!("it granted no SM to any of {} launches", self.launches.known));
-        }
-        if !leaves_all {
+        if granted > 0 || self.launches.known == 0 {
             self.decider.nothing_since = None;
+        } else if !self.decider.gives_soon(now) {
+            return Err(format!("it granted no SM to any of {} launches", self.launches.known));
         }
         Ok(())
     }

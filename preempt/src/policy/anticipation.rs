@@ -3,9 +3,9 @@
 //! An application that waits for each of its launches has none for some microseconds. If a less urgent launch is given the
 //! SMs meanwhile, it has to yield at once: the next launch waits for that, and what the yield takes is lost. To leave
 //! the SMs free instead costs the time until the next launch comes (Iyer and Druschel, "Anticipatory scheduling", SOSP 2001).
-//! It is not known when that is. So the SMs wait no longer than a yield would take, which costs at most twice what the better
-//! choice had, as when skis are rented until they could have been bought (Karlin et al., 1990), and only where that has been
-//! worth it for the stream.
+//! It is not known when that is. So SMs stay free no longer than a yield would take. That costs at most twice what the better
+//! choice would have, as when skis are rented until they could have been bought (Karlin et al., 1990). And they stay free only
+//! where that has been worth it for the stream.
 
 use std::time::Duration;
 
@@ -120,8 +120,8 @@ mod tests {
 
     const SMS: SmRange = SmRange::new(0, 4);
 
-    /// Beside a batch launch whose yields take 20 µs: launches of a stream end 100 µs after each other, and the next one comes
-    /// after each of these gaps. Until when SMs are left free after each.
+    /// Beside a batch launch whose yields take 20 µs: launches of a stream end a millisecond after each other, and the next
+    /// one comes after each of these gaps. Until when SMs are left free after each.
     fn waits(gaps: &[u64], priority: i32) -> Vec<Option<u64>> {
         let mut device = ModelDevice::new(8);
         let batch = device.launch(1000).id;

@@ -368,6 +368,19 @@ mod tests {
     }
 
     #[test]
+    fn what_the_plan_leaves_free_is_given_to_none() {
+        // A launch that is alone starts at the first SM otherwise.
+        let (device, [only]) = device([(SmRange::EMPTY, 100)]);
+        let mut plan = Plan::default();
+        plan.leave_free(SmRange::new(0, 3));
+        assert_eq!(plan.share([only], Packing::Spread, &device), Some(only));
+        assert_eq!(ranges(&plan), [SmRange::new(3, 8)]);
+        plan.clear();
+        plan.share([only], Packing::Spread, &device);
+        assert_eq!(ranges(&plan), [SmRange::new(0, 8)], "for one plan");
+    }
+
+    #[test]
     fn packings_give_what_can_be_used_what_is_filled_or_all() {
         let mut device = ModelDevice::new(8);
         let (first, second) = (device.launch(4).id, device.launch(100).id);

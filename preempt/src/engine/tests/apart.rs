@@ -1,9 +1,9 @@
 //! Confined launches, beside others.
 
-use super::races::{spec, submission};
-use super::world::QUEUES;
 use preempt_device::abi::COHORT_SLOTS;
 
+use super::races::{spec, submission};
+use super::world::QUEUES;
 use super::*;
 use crate::policy::Fifo;
 use crate::vocabulary::{CohortOrder, QueueCount};

@@ -18,7 +18,7 @@ use super::core::{Core, InFlight, Job, Message, News, Rest, Target};
 use super::moves;
 use super::opaque::{OpaqueThread, Task};
 use super::priorities::Priorities;
-use super::warm_up::{self, WarmUp};
+use super::warm_up::WarmUp;
 use crate::device::{Backend, Device, DeviceInner, Mark, Patience, SignalPath};
 use crate::engine::Change;
 use crate::error::{Error, LaunchError, SchedulerError};
@@ -173,7 +173,9 @@ impl Shared {
             join: Mutex::new(None),
         });
         let spins = poller_spin && shared.device.inner.capabilities.is_polled;
+        // Decisions that cost nothing need no warm caches.
         let warm_up = spins.then(|| WarmUp::new(&shared.device, settings));
+        let warm_up = warm_up.filter(|of| !of.period.is_zero());
         let polled = shared.clone();
         let poller = thread::Builder::new().name("preempt-poller".into());
         match poller.spawn(move || polled.poll(warm_up)) {
@@ -480,9 +482,11 @@ impl Shared {
                     device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
-                if now - warm > warm_up::PERIOD {
+                if let Some(of) = &warm_up
+                    && now - warm > of.period
+                {
                     // If one does not end, the next ones would wait for it.
-                    warm_up.take_if(|warm_up| !warm_up.run());
+                    warm_up = warm_up.filter(WarmUp::run);
                     warm = Instant::now();
                 }
                 hint::spin_loop();

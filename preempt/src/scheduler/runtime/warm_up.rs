@@ -1,9 +1,9 @@
 //! Keeps the poller's caches warm while it spins.
 //!
 //! What a processor has not run for a while is gone from its caches, and comes back line by line: on an H100's host, the
-//! first decision after 10 ms takes 70 µs longer than the next ones. So the poller launches something urgent every
-//! [`PERIOD`], from the submission to the report, by the same code: on a [device](NullBackend) where nothing runs, and in a
-//! core of its own, so that the scheduler has no part in it.
+//! first urgent launch after a pause takes 50 to 70 µs longer than the next ones. So the poller launches something urgent each
+//! [period](WarmUp::period), from the submission to the report, by the same code: on a [device](NullBackend) where nothing
+//! runs, and in a core of its own, so that the scheduler has no part in it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,13 @@ use crate::engine::LaunchSpec;
 use crate::policy::{Priority, StaticPriority, Urgency};
 use crate::predict::Online;
 
-/// Time between two of them.
+/// Decisions, by their cost, between the begins of two warm-ups.
 ///
-/// One in fourteen launches comes during one of them, and waits for 7 µs at most. On the H100's host, an urgent launch after a
-/// pause of 12 to 23 ms takes 74 µs without them, and 48 with them, in turns. In runs of their own it takes 55 with one each
-/// millisecond, 39 to 47 at this period, and 50 to 54 with one each 30 µs, when every fourth launch waits.
-pub(super) const PERIOD: Duration = Duration::from_micros(100);
+/// A warm-up takes as long as seven, so one launch in fourteen comes during one, and waits for the rest of it. Less often,
+/// caches are colder when a launch comes. On the H100's host (a decision of 1 µs), an urgent launch after a pause of 12 to 23
+/// ms takes 74 µs without warm-ups, and 48 with them, in turns. In runs of their own it takes 55 with one each millisecond, 39
+/// to 47 with one each 100 µs, and 50 to 54 with one each 30 µs, when every fourth launch waits.
+const DECISIONS: u32 = 100;
 
 const BATCH: i32 = 0;
 const URGENT: i32 = 1;
@@ -53,12 +54,15 @@ pub(super) struct WarmUp {
     null: Arc<NullBackend>,
     /// Block-tasks of an urgent launch.
     tasks: u32,
+    /// Time from one to the next.
+    pub period: Duration,
 }
 
 impl WarmUp {
     /// For the scheduler of this device and with these settings.
     pub fn new(device: &Device, settings: Settings) -> WarmUp {
         let (device, null) = NullBackend::like(device);
+        let period = DECISIONS * settings.costs.unwrap_or(device.costs()).decision;
         let tasks = device.properties().sms.div_ceil(8);
         let priorities = Arc::new(Priorities::default());
         [BATCH, URGENT].into_iter().for_each(|priority| priorities.enter(Priority(priority)));
@@ -67,7 +71,7 @@ impl WarmUp {
         let (policy, predictor) = (Box::new(StaticPriority::new()), Box::new(Online::new()));
         let in_flight = Arc::<InFlight>::default();
         let core = Core::new(device, policy, predictor, in_flight, priorities, settings);
-        let warm_up = WarmUp { combiner: Combiner::new(core.untold()), null, tasks };
+        let warm_up = WarmUp { combiner: Combiner::new(core.untold()), null, tasks, period };
         warm_up.launch(BATCH, ENDLESS);
         warm_up
     }
