@@ -139,9 +139,9 @@ fn how_it_was_simulated(args: &Args) -> Result<String> {
     if args.device != DeviceKind::Sim || !args.suite.has_model() {
         return Ok(String::new());
     }
-    let source = Launches::h200()?.source();
+    let source = Launches::measured()?.source();
     Ok(format!(
-        " In virtual time, on the model of an H200 ({source}); `--explain` says what it leaves out."
+        " In virtual time, on the model of an H200, with the launches of {source}; `--explain` says what it leaves out."
     ))
 }
 

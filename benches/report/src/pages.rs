@@ -85,7 +85,7 @@ pub fn pages(repository: &Path) -> Result<Vec<Page>> {
         let results = folder.get(&name)?;
         let suite = results.text("suite").unwrap_or_default();
         // Pictures are of what was measured on a GPU.
-        if name.ends_with("-h200") && pictures::ensure_picture(suite).is_ok() {
+        if name.ends_with("-gpu") && pictures::ensure_picture(suite).is_ok() {
             let picture =
                 pictures::picture(results.value()).with_context(|| results.file.clone())?;
             let path = benches.join("results").join(format!("{name}.svg"));

@@ -59,7 +59,7 @@ fn each_result_has_its_table_with_source_and_command() {
 fn a_result_that_changes_changes_the_pages() {
     let root = copy("changed");
     check(&root).unwrap();
-    let latency = root.join("benches/results/latency-h200.json");
+    let latency = root.join("benches/results/latency-gpu.json");
     let text = fs::read_to_string(&latency).unwrap();
     let results: serde_json::Value = serde_json::from_str(&text).unwrap();
     // A row of README's table.
@@ -86,21 +86,21 @@ fn a_page_or_picture_that_is_edited_is_refused() {
     let error = check(&root).unwrap_err().to_string();
     assert!(error.contains("RESULTS.md, line "), "{error}");
     fs::copy(repository().join("benches/RESULTS.md"), &page).unwrap();
-    edit(&root.join("benches/results/mix-h200.svg"), "<rect", "<rect ");
+    edit(&root.join("benches/results/mix-gpu.svg"), "<rect", "<rect ");
     let error = check(&root).unwrap_err().to_string();
-    assert!(error.contains("mix-h200.svg, line "), "{error}");
+    assert!(error.contains("mix-gpu.svg, line "), "{error}");
 }
 
 #[test]
 fn what_is_missing_is_named() {
     let root = copy("missing");
-    let prediction = root.join("benches/results/prediction-h200.json");
+    let prediction = root.join("benches/results/prediction-gpu.json");
     edit(&prediction, "\"max_error\"", "\"largest\"");
     let error = format!("{:#}", pages(&root).unwrap_err());
-    assert!(error.contains("prediction-h200.json: row 1: missing field `max_error`"), "{error}");
+    assert!(error.contains("prediction-gpu.json: row 1: missing field `max_error`"), "{error}");
     fs::remove_file(&prediction).unwrap();
     let error = format!("{:#}", pages(&root).unwrap_err());
-    assert!(error.contains("prediction-h200.json: cannot be read"), "{error}");
+    assert!(error.contains("prediction-gpu.json: cannot be read"), "{error}");
     edit(&root.join("README.md"), "<!-- figures: choice -->", "");
     let error = format!("{:#}", pages(&root).unwrap_err());
     assert!(error.contains("figures: choice"), "{error}");
@@ -109,15 +109,15 @@ fn what_is_missing_is_named() {
 #[test]
 fn a_suite_without_results_says_so_and_its_results_are_read_once_they_are_there() {
     let root = copy("unmeasured");
-    let chimera = root.join("benches/results/chimera-h200.json");
+    let chimera = root.join("benches/results/chimera-gpu.json");
     let _ = fs::remove_file(&chimera);
     assert!(results_page(&root).contains("Not measured yet: `preempt-bench chimera "));
     fs::write(&chimera, "{").unwrap();
     let error = format!("{:#}", pages(&root).unwrap_err());
-    assert!(error.contains("chimera-h200.json: is no JSON"), "{error}");
+    assert!(error.contains("chimera-gpu.json: is no JSON"), "{error}");
     fs::write(&chimera, r#"{ "suite": "chimera", "rows": [] }"#).unwrap();
     let error = format!("{:#}", pages(&root).unwrap_err());
-    assert!(error.contains("chimera-h200.json: no row has `program`"), "{error}");
+    assert!(error.contains("chimera-gpu.json: no row has `program`"), "{error}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ One scheduler with `Hpf::by_stream` and `recording(true)` runs everything. The a
   not. `launches` has, of each launch, the kernel, its duration in microseconds without the cost of
   launching, its block-tasks, how many blocks an SM holds as far as the launch does not fill the
   device, and as far as they are known the duration of the plain grid, the time to stop and the work
-  that each SM does again then. `--device sim` takes such rows from `results/sim-h200.json`, so a new
+  that each SM does again then. `--device sim` takes such rows from `results/sim-gpu.json`, so a new
   one of those has to be of all programs.
 - With `--device sim`, this suite simulates the pairs of that file again: the same launches, times of
   submission and costs, on the simulator as it is now.
@@ -388,7 +388,7 @@ fn rows(pairs: &[(Pair, Found)]) -> Rows {
 
 /// Simulates the pairs of the results that were measured on an H200 again.
 fn again() -> Result<Outcome> {
-    let known = Launches::h200()?;
+    let known = Launches::measured()?;
     let (costs, sms) = (known.costs()?, Machine::h200().sms);
     let mut pairs = Vec::new();
     let mut tally = Tally::default();
@@ -411,7 +411,7 @@ fn again() -> Result<Outcome> {
     let Rows { table, json: rows } = rows(&pairs);
     Ok(Outcome {
         about: format!(
-            "The pairs of results/sim-h200.json, simulated again: mean turnarounds are off by {} in the mean.",
+            "The pairs of results/sim-gpu.json, simulated again: mean turnarounds are off by {} in the mean.",
             show_percent(summary["mean_turnaround_error"].as_f64()),
         ),
         table,

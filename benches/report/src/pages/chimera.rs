@@ -10,7 +10,7 @@ use crate::pictures::distinct;
 use crate::{digits, time};
 
 /// The file, which a run on a GPU writes.
-const FILE: &str = "chimera-h200";
+const FILE: &str = "chimera-gpu";
 
 /// A program beside the periodic task, in one arm.
 #[derive(Deserialize)]

@@ -42,7 +42,7 @@ struct Executed {
 }
 
 pub fn coschedule(folder: &Folder) -> Result<String> {
-    let results = folder.get("coschedule-h200")?;
+    let results = folder.get("coschedule-gpu")?;
     let simulated = folder.get("coschedule-sim")?;
     let rows: Vec<Drawn> = results.rows_with("setting")?;
     let of = |key| results.number(key);

@@ -40,12 +40,12 @@ pub fn overhead(folder: &Folder) -> Result<String> {
          tenth shorter. *Stop* is from the signal until the host knows that the preemptible kernel's last block is \
          out, p50 / p99.\n\n{}\nIn kernels with yield points the look at the signal costs time, in short kernels the \
          first claims do. Blocks of MD5Hash and SPMV end late because they stay.\n",
-        overhead_of(&folder.get("overhead-h200")?)?
+        overhead_of(&folder.get("overhead-gpu")?)?
     ))
 }
 
 pub fn overhead_older(folder: &Folder) -> Result<String> {
-    overhead_of(&folder.get("overhead-rust-1.95-h200")?)
+    overhead_of(&folder.get("overhead-rust-1.95-gpu")?)
 }
 
 fn overhead_of(results: &Results) -> Result<String> {
@@ -120,7 +120,7 @@ struct Launch {
 }
 
 pub fn launch(folder: &Folder) -> Result<String> {
-    let results = folder.get("launch-h200")?;
+    let results = folder.get("launch-gpu")?;
     let mut table = Table::new(["", "kernel", "side", "p50", "p99", "to the driver's"]);
     for row in results.rows::<Launch>()? {
         let ratio = format!("{:.2}x", row.p50_to_driver);
@@ -144,7 +144,7 @@ struct Spatial {
 }
 
 pub fn spatial(folder: &Folder) -> Result<String> {
-    let results = folder.get("spatial-h200")?;
+    let results = folder.get("spatial-gpu")?;
     let rows: Vec<Spatial> = results.rows()?;
     let mut table = Table::new([
         "victim",

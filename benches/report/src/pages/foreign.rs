@@ -8,7 +8,7 @@ use super::results::{Folder, Results};
 use crate::time;
 
 /// The file, which a run on a GPU writes.
-const FILE: &str = "foreign-h200";
+const FILE: &str = "foreign-gpu";
 
 /// A kernel.
 #[derive(Deserialize)]

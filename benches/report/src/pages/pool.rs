@@ -11,7 +11,7 @@ use crate::pictures::distinct;
 
 const FILE: &str = "pool-sim";
 /// Of four parts of one GPU, and of two GPUs.
-const ON_DEVICES: [&str; 3] = ["pool-h100", "pool-h200", "pool-two-h100"];
+const ON_DEVICES: [&str; 2] = ["pool-gpu", "pool-two-gpus"];
 
 /// A policy with a workload, on devices.
 #[derive(Deserialize)]

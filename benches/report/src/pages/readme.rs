@@ -32,22 +32,25 @@ pub fn with_figures(readme: &str, folder: &Folder) -> Result<String> {
 
 /// What an urgent launch takes at least and at most beside a kernel with yield points.
 fn promise(folder: &Folder) -> Result<String> {
-    let rows: Vec<Latency> = folder.get("latency-h200")?.rows_with("block_task_us")?;
+    let results = folder.get("latency-gpu")?;
+    let rows: Vec<Latency> = results.rows_with("block_task_us")?;
     let of = |arm| {
         let rows = rows.iter().filter(|row| row.arm == arm && row.yield_points);
         range(rows.map(|row| row.p50_us)).context("no row has yield points")
     };
     let ((least, most), (armed, most_armed)) = (of(Latency::PREEMPT)?, of(Latency::ARMED)?);
     Ok(format!(
-        "On an H200 an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median), beside a kernel that fills \
+        "On an {} an urgent kernel is done {least:.0} to {most:.0} µs after its launch (median), beside a kernel that fills \
          the GPU and has places\nto be interrupted; {armed:.0} to {most_armed:.0} µs if it was announced (`Program::arm`). \
          Beside one without such places, it waits for\nblocks to end.\n",
+        results.gpu()?,
     ))
 }
 
 /// What to choose for which blocks.
 fn choice(folder: &Folder) -> Result<String> {
-    let rows: Vec<Latency> = folder.get("latency-h200")?.rows_with("block_task_us")?;
+    let results = folder.get("latency-gpu")?;
+    let rows: Vec<Latency> = results.rows_with("block_task_us")?;
     let mut table = Table::new([
         "blocks of the kernel that fills the GPU",
         "urgent launch, CUDA stream priorities",
@@ -64,5 +67,7 @@ fn choice(folder: &Folder) -> Result<String> {
         let [priority, ours, armed] = arms.map(|arm| of(arm).map(|row| time(row.p50_us)));
         table.row([what.to_owned(), priority?, ours?, armed?]);
     }
-    Ok(table.text())
+    let gpu = results.gpu()?;
+    let told = "From an urgent launch to its end, median on an";
+    Ok(format!("{told} {gpu} ([all results](benches/RESULTS.md)):\n\n{}", table.text()))
 }

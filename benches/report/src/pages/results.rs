@@ -83,6 +83,17 @@ impl Results {
         self.value[key].as_str()
     }
 
+    /// The short name of the GPU, as `H100` for `NVIDIA H100 80GB HBM3`.
+    ///
+    /// # Errors
+    ///
+    /// If it was not measured on a GPU of NVIDIA.
+    pub fn gpu(&self) -> Result<&str> {
+        let device = self.text("device").unwrap_or_default();
+        let name = device.strip_prefix("NVIDIA ").and_then(|name| name.split(' ').next());
+        name.with_context(|| format!("{}: `{device}` is no GPU of NVIDIA", self.file))
+    }
+
     /// A number of the summary. A dot in the key leads into an object.
     ///
     /// # Errors

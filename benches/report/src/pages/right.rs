@@ -47,7 +47,7 @@ fn storm_table(results: &Results) -> Result<String> {
 }
 
 pub fn storm(folder: &Folder) -> Result<String> {
-    let (gpu, cpu) = (folder.get("storm-h200")?, folder.get("storm-cpu")?);
+    let (gpu, cpu) = (folder.get("storm-gpu")?, folder.get("storm-cpu")?);
     Ok(format!(
         "Kernels that count their block-tasks, while other launches and policies take SMs from them and give them back. \
          *Yields* are in mid-kernel, *resumes* are later cohorts that ran on.\n\n{}\n{}\n{}\n{}",
@@ -70,7 +70,7 @@ struct Verified {
 }
 
 pub fn verify(folder: &Folder) -> Result<String> {
-    let results = folder.get("verify-h200")?;
+    let results = folder.get("verify-gpu")?;
     let rows: Vec<Verified> = results.rows()?;
     let mut table =
         Table::new(["program", "size", "runs", "block-tasks", "yields", "resumes", "right"]);
@@ -112,7 +112,7 @@ pub fn cust_app(folder: &Folder) -> Result<String> {
     let mut table = Table::new(["", "scores", "score p50", "p99", "walks", "yields"]);
     let mut sources = String::new();
     for name in ["before", "after"] {
-        let results = folder.get(&format!("cust-app-{name}-h200"))?;
+        let results = folder.get(&format!("cust-app-{name}-gpu"))?;
         for row in results.rows::<Application>()? {
             table.row([
                 name.to_owned(),

@@ -32,7 +32,7 @@ struct Pair {
 }
 
 pub fn priority(folder: &Folder) -> Result<String> {
-    let results = folder.get("priority-h200")?;
+    let results = folder.get("priority-gpu")?;
     let rows: Vec<Pair> = results.rows()?;
     let of = |arm: &'static str| rows.iter().filter(move |row| row.arm == arm);
     // In the other form a launch makes room without a yield.
@@ -74,7 +74,7 @@ pub fn priority(folder: &Folder) -> Result<String> {
 }
 
 pub fn antt(folder: &Folder) -> Result<String> {
-    let results = folder.get("antt-h200")?;
+    let results = folder.get("antt-gpu")?;
     Ok(format!(
         "Programs of equal priority, one right after the other: {} pairs and {} triples.\n\n{}\nWith all launches \
          preemptible, ANTT is {} and {} times lower (pairs, triples), and makespans are {} longer: what preemptible \
@@ -92,7 +92,7 @@ pub fn antt(folder: &Folder) -> Result<String> {
 }
 
 pub fn fairness(folder: &Folder) -> Result<String> {
-    let results = folder.get("fairness-h200")?;
+    let results = folder.get("fairness-gpu")?;
     let lost = &results.value()["summary"]["throughput_lost_by_max_overhead_percent"];
     let lost = lost.as_object().context("fairness: no losses by what is allowed")?;
     let mut lost: Vec<(f64, f64)> = lost
@@ -128,7 +128,7 @@ struct Predicted {
 }
 
 pub fn prediction(folder: &Folder) -> Result<String> {
-    let results = folder.get("prediction-h200")?;
+    let results = folder.get("prediction-gpu")?;
     let mut table =
         Table::new(["program", "shortest", "longest", "error, mean", "largest", "online, mean"]);
     for row in results.rows::<Predicted>()? {
@@ -165,7 +165,7 @@ struct Yields {
 }
 
 pub fn mix(folder: &Folder) -> Result<String> {
-    let results = folder.get("mix-h200")?;
+    let results = folder.get("mix-gpu")?;
     let mut arms = Table::new(["setting", "arm", "ANTT", "STP", "makespan"]);
     for Mix { setting, arm, antt, stp, makespan_p50_us } in results.rows_with("setting")? {
         let makespan = makespan_p50_us.map_or_else(|| "-".to_owned(), time);
@@ -187,7 +187,7 @@ pub fn mix(folder: &Folder) -> Result<String> {
 }
 
 pub fn sim(folder: &Folder) -> Result<String> {
-    let results = folder.get("sim-h200")?;
+    let results = folder.get("sim-gpu")?;
     let again = folder.get("sim-sim")?;
     let identical = results.value()["summary"]["replays_identical"].as_bool();
     let identical = identical.context("sim: no `replays_identical`")?;
@@ -284,7 +284,7 @@ fn errors(folder: &Folder, suite: &str, arm: &str) -> Result<Vec<f64>> {
     const KEYS: [&str; 5] = ["arm", "low", "high", "delay_over_low_alone", "programs"];
     const TIMES: [&str; 3] = ["low_p50_us", "high_p50_us", "turnaround_p50_us"];
     let get = |name: &str| folder.get(&format!("{suite}-{name}"));
-    let (measured, simulated) = (get("h200")?, get("sim")?);
+    let (measured, simulated) = (get("gpu")?, get("sim")?);
     let rows = |results: &Results| results.value()["rows"].as_array().cloned().unwrap_or_default();
     let simulated = rows(&simulated);
     let mut errors = Vec::new();
@@ -320,7 +320,7 @@ pub fn simulated(folder: &Folder) -> Result<String> {
             };
             Ok([told(figure), told(ceiling)])
         };
-        let ([gpu, its_ceiling], [sim, sims_ceiling]) = (cells("h200")?, cells("sim")?);
+        let ([gpu, its_ceiling], [sim, sims_ceiling]) = (cells("gpu")?, cells("sim")?);
         table.row([format!("`{suite}`: {what}"), gpu, its_ceiling, sim, sims_ceiling]);
     }
     let mut off = Table::new(["turnarounds", "off by, median", "mean", "at most"]);

@@ -44,7 +44,7 @@ pub fn latency_of<'a>(
 }
 
 pub fn latency(folder: &Folder) -> Result<String> {
-    let results = folder.get("latency-h200")?;
+    let results = folder.get("latency-gpu")?;
     let rows: Vec<Latency> = results.rows_with("block_task_us")?;
     let arms = [
         Latency::PREEMPT,
@@ -128,7 +128,7 @@ struct Beside {
 }
 
 pub fn armed(folder: &Folder) -> Result<String> {
-    let results = folder.get("armed-h200")?;
+    let results = folder.get("armed-gpu")?;
     let mut calls = Table::new(["calls of other threads", "samples", "p50", "longest"]);
     for row in results.rows_with::<InDriver>("call")? {
         calls.row([row.call, row.samples.to_string(), time(row.p50_us), time(row.max_us)]);
@@ -163,7 +163,7 @@ struct Stop {
 }
 
 pub fn stops(folder: &Folder) -> Result<String> {
-    let results = folder.get("latency-h200")?;
+    let results = folder.get("latency-gpu")?;
     let mut table =
         Table::new(["kernel", "yield points", "longest block-task", "p50", "p99", "max"]);
     for row in results.rows_with::<Stop>("program")? {
@@ -238,12 +238,12 @@ fn inference_table(results: &Results) -> Result<String> {
 }
 
 pub fn inference(folder: &Folder) -> Result<String> {
-    let (gpu, cpu) = (folder.get("urgent-inference-h200")?, folder.get("urgent-inference-cpu")?);
+    let (gpu, cpu) = (folder.get("urgent-inference-gpu")?, folder.get("urgent-inference-cpu")?);
     Ok(format!(
         "Four threads send requests, one kernel each, while one batch kernel runs \
          ([the example](../examples/urgent-inference)). With stream priorities the batch kernel runs in its plain form, \
          which is the faster one here: it looks at no signal between the periods of a path.\n\n\
-         ![Waiting times of requests](results/urgent-inference-h200.svg)\n\n{}\n{}\nOn the CPU device, where SMs and \
+         ![Waiting times of requests](results/urgent-inference-gpu.svg)\n\n{}\n{}\nOn the CPU device, where SMs and \
          requests share processors:\n\n{}\n{}",
         inference_table(&gpu)?,
         gpu.source(),

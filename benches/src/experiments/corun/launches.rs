@@ -1,4 +1,4 @@
-//! The launches of each program alone, as they were measured on an NVIDIA H200.
+//! The launches of each program alone, as they were measured on a GPU.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use preempt_workloads::Size;
 use serde_json::{Value, json};
 
 /// Results of the experiment `sim`, of which this reads the rows that [`row`] made.
-const LAUNCHES: &str = include_str!("../../../results/sim-h200.json");
+const LAUNCHES: &str = include_str!("../../../results/sim-gpu.json");
 
 /// The measured launches of programs.
 pub struct Launches(Value);
 
 impl Launches {
-    /// Measurements on an H200.
+    /// Those of the repository.
     ///
     /// # Errors
     ///
     /// If the file is not JSON.
-    pub fn h200() -> Result<Launches> {
-        Ok(Launches(serde_json::from_str(LAUNCHES).context("sim-h200.json")?))
+    pub fn measured() -> Result<Launches> {
+        Ok(Launches(serde_json::from_str(LAUNCHES).context("sim-gpu.json")?))
     }
 
     /// All rows.
@@ -44,7 +44,7 @@ impl Launches {
         let summary = &self.0["summary"];
         let cost = |key: &str| {
             let time = summary[key].as_f64().map(|time| Duration::try_from_secs_f64(time / 1e6));
-            time.and_then(Result::ok).with_context(|| format!("`{key}` in sim-h200.json"))
+            time.and_then(Result::ok).with_context(|| format!("`{key}` in sim-gpu.json"))
         };
         let (launch, follow) = (cost("launch_us")?, cost("follow_us")?);
         Ok(Costs { launch, follow, decision: cost("decision_us")?, ..Costs::h200() })
@@ -58,7 +58,7 @@ impl Launches {
     pub fn of(&self, program: &str, size: Size) -> Result<Vec<KernelModel>> {
         let is_it = |row: &&Value| row["program"] == program && row["size"] == name(size);
         let row = self.rows().iter().find(is_it);
-        let what = || format!("the launches of {program}, {}, in sim-h200.json", name(size));
+        let what = || format!("the launches of {program}, {}, in sim-gpu.json", name(size));
         let launches = row.and_then(|row| row["launches"].as_array()).with_context(what)?;
         let launches = launches.iter().map(|launch| model(program, launch.as_str()?));
         launches.collect::<Option<_>>().with_context(what)
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_program_has_the_sizes_that_suites_ask_for() {
-        let launches = Launches::h200().unwrap();
+        let launches = Launches::measured().unwrap();
         let took = |program: &str, size| {
             let launches = launches.of(program, size).unwrap();
             launches.iter().map(|launch| launch.duration).sum::<Duration>()
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!((nanos, costs.stop), ([8_500, 3_000, 1_500], Costs::h200().stop));
         let error = Launches(json!({ "summary": summary("launch") })).costs().unwrap_err();
         assert!(error.to_string().contains("launch_us"), "{error}");
-        assert!(Launches::h200().unwrap().costs().unwrap().decision > Duration::ZERO);
+        assert!(Launches::measured().unwrap().costs().unwrap().decision > Duration::ZERO);
     }
 
     #[test]

@@ -23,7 +23,7 @@ the same policies, tables, pictures and keys, with `device` `sim`, and no thread
 GPU. The same command gives the same results.
 
 - Launches of the programs, each with its duration in both forms, its block-tasks and its blocks on
-  an SM, are those of `results/sim-h200.json`, where the suite `sim` wrote them on a GPU. Each stops as the
+  an SM, are those of `results/sim-gpu.json`, where the suite `sim` wrote them on a GPU. Each stops as the
   dominating one of its program does at full size (`KernelModel::h200`), and the policy is told its
   true duration.
 - `preempt` chooses between plain grids and preemptible ones by the times of blocks, of stops and of
@@ -101,7 +101,7 @@ impl SimulatedTestbed {
     ///
     /// If no launches of the programs can be read.
     pub fn new(policies: Vec<NewPolicy>) -> Result<SimulatedTestbed> {
-        let (known, tally) = (Launches::h200()?, Tally::default());
+        let (known, tally) = (Launches::measured()?, Tally::default());
         let costs = known.costs()?;
         Ok(SimulatedTestbed { known, costs, policies, models: Vec::new(), tally })
     }
