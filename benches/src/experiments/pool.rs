@@ -66,7 +66,8 @@ Users' jobs are a fiftieth, 0.1 s: a 30th of a batch job, a 120th in the paper. 
 long as its load says, 5 to 12 s at load 1. There is a workload of 30 jobs for each mix and load, by
 `--seed`; `--mix` and `--load` choose some. A single GPU is split into four parts, which are the
 devices; several are the devices themselves. The CPU device stands for a device with its layout, and
-takes its time.
+takes its time. The host's allocator keeps what is freed, as in a service that runs for long: new pages
+for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D, every other time).
 
 - tasks: those of table III. User-facing ones are programs of this repository, with the name of the
   paper's in brackets: Monte Carlo is MD, Darkgray is VA, and Hot Spot 3D is in two dimensions. Each
@@ -104,7 +105,8 @@ takes its time.
   killed, the most. `sim_late_error_points`: from late in virtual time to late on devices, each the
   mean of both mixes at load 1; the most of all arms.
 - `revocation_p50_us`, `.._p99_us`: from the call that takes a batch task off its device until the
-  host knows that its kernel has left: of tasks that are cancelled, which leave as revoked ones do.
+  task's body has returned, which is when another one gets the device: of tasks that are cancelled,
+  which leave as revoked ones do.
 - `tasks_lost`: tasks without an answer. `tasks_twice`: answers beyond the first of a task.
 ";
 

@@ -246,7 +246,7 @@ impl Run {
         let handle = self.stream.download(from)?;
         self.keep(handle.untyped())?;
         // What came of it is noted with the other operations, at the latest at the end.
-        handle.wait().map_err(|error| self.check().err().unwrap_or(error))
+        handle.into_contents().map_err(|error| self.check().err().unwrap_or(error))
     }
 
     /// Records a program on this run's device, as [`Stream::program`] does. [`launch_program`](Run::launch_program) launches it,

@@ -32,6 +32,9 @@ const JOB_SECONDS: [u64; 2] = [5, 600];
 /// of which few tasks would be left.
 pub const JOB_SCALES: [u32; 2] = [50, BATCH_SCALE];
 const QUICK_JOB_MILLIS: [u64; 2] = [15, 60];
+/// Bytes: pieces up to this size are kept when they are freed. The allocator takes no more.
+#[cfg(target_env = "gnu")]
+const BYTES_KEPT: libc::c_int = 32 << 20;
 
 /// The policy of an arm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,8 +201,26 @@ pub fn pool_of(devices: &[Scheduler], policy: Policy, stop: Stop) -> Result<Pool
     Ok(builder.build()?)
 }
 
+/// Has the allocator keep freed memory, so that outputs of tasks are not new pages each time.
+#[cfg(target_env = "gnu")]
+fn keep_freed_memory() {
+    // One heap: a thread's own is given back with its last piece.
+    for (parameter, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_MMAP_THRESHOLD, BYTES_KEPT),
+        (libc::M_TRIM_THRESHOLD, libc::c_int::MAX),
+    ] {
+        // SAFETY: it takes any parameter, and says that it ignores one by its result, which costs time alone.
+        unsafe { libc::mallopt(parameter, value) };
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn keep_freed_memory() {}
+
 /// Measures all figures.
 pub fn run(bench: &Bench) -> Result<Outcome> {
+    keep_freed_memory();
     let devices = schedulers(bench)?;
     let mixes: Vec<_> =
         MIXES.into_iter().filter(|(name, _)| is_chosen(&bench.mixes, name)).collect();

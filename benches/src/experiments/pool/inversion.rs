@@ -11,7 +11,7 @@ use preempt::{Error, Scheduler};
 
 use super::devices::{Policy, pool_of};
 use super::occupancy::Occupancy;
-use super::replay::{Answers, await_batch};
+use super::replay::{Answers, LOST, await_batch};
 use super::tasks::{Answer, Kind, Ticket};
 use crate::experiments::Bench;
 use crate::samples::Samples;
@@ -48,22 +48,33 @@ fn batch_of(kinds: &[Kind]) -> Result<&Kind> {
     longest.context("a workload without batch tasks")
 }
 
+/// A batch task whose kernel runs.
+struct Running {
+    handle: TaskHandle<Answer>,
+    occupancy: Arc<Occupancy>,
+}
+
 /// Starts a batch task, and returns when its kernel runs.
-fn start(pool: &Pool, kind: &Kind) -> Result<TaskHandle<Answer>> {
+fn start(pool: &Pool, kind: &Kind) -> Result<Running> {
     let occupancy = Arc::new(Occupancy::new(pool.devices()));
     let task = kind.task(Ticket::default(), &occupancy, Duration::ZERO);
     let handle = pool.application(Class::Batch).submit(&task)?;
     await_batch(&occupancy)?;
     thread::sleep(SETTLED);
-    Ok(handle)
+    Ok(Running { handle, occupancy })
 }
 
-/// Cancels a task, which leaves its device as a revoked one does, and waits until it has left.
-fn cancel(handle: TaskHandle<Answer>) -> Result<Duration> {
+/// Cancels a task, which leaves its device as a revoked one does. Returns the time until its body has returned, which is when
+/// the pool gives the device to another one.
+fn cancel(Running { handle, occupancy }: Running) -> Result<Duration> {
     let start = Instant::now();
     handle.cancel();
-    let ended = handle.wait();
+    while occupancy.used().batch > 0 {
+        ensure!(start.elapsed() < LOST, "a cancelled batch task has not left within {LOST:?}");
+        thread::yield_now();
+    }
     let took = start.elapsed();
+    let ended = handle.wait();
     ensure!(
         matches!(ended, Ok(_) | Err(Error::Pool(PoolError::Cancelled { .. }))),
         "a cancelled batch task: {ended:?}"
@@ -71,8 +82,8 @@ fn cancel(handle: TaskHandle<Answer>) -> Result<Duration> {
     Ok(took)
 }
 
-/// From the decision to take a device from a batch task until the pool knows that its SMs are free. The pool says how often it
-/// revokes and not how long that takes; a task that is cancelled leaves in the same way, at the call.
+/// From the decision to take a device from a batch task until another one can have it. The pool says how often it revokes and
+/// not how long that takes; a task that is cancelled leaves in the same way, at the call.
 pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<Samples> {
     let pool = pool_of(one, Policy::Priority, Stop::Never)?;
     let mut times = Samples::default();
@@ -104,18 +115,18 @@ pub fn measure(
             for kind in kinds.iter().filter(|kind| kind.class == Class::UserFacing) {
                 let (mut responses, mut delays) = (Samples::default(), Samples::default());
                 for _ in 0..samples {
-                    let handle = start(&pool, &kind_of_batch)?;
+                    let running = start(&pool, &kind_of_batch)?;
                     let occupancy = Arc::new(Occupancy::new(1));
                     let task = kind.task(Ticket::default(), &occupancy, Duration::ZERO);
                     let (answer, report) = service.submit(&task)?.wait_with_report()?;
                     answers.check(kind, &answer);
                     responses.push(report.turnaround);
                     if ends {
-                        let (answer, beside) = handle.wait_with_report()?;
+                        let (answer, beside) = running.handle.wait_with_report()?;
                         answers.check(&kind_of_batch, &answer);
                         delays.push(beside.turnaround.saturating_sub(batch + report.turnaround));
                     } else {
-                        cancel(handle)?;
+                        cancel(running)?;
                     }
                 }
                 let (name, alone, response) = (kind.name, kind.alone, responses.p50());

@@ -19,7 +19,7 @@ use super::tasks::{Answer, Kind, Ticket};
 pub const SAMPLE: Duration = Duration::from_millis(10);
 
 /// The longest from one answer of a job to its next before the task counts as lost.
-const LOST: Duration = Duration::from_secs(120);
+pub const LOST: Duration = Duration::from_secs(120);
 
 /// What came of a workload on a pool.
 #[derive(Debug, Default)]

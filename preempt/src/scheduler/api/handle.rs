@@ -9,6 +9,8 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -68,7 +70,9 @@ impl<T: KernelArg> Gives<Vec<T>> {
 
 /// Where a download goes. The device writes it until the operation is done; the host reads it afterwards.
 pub struct HostMemory<T> {
-    ptr: *mut T,
+    /// Null once the contents are taken. What the threads that use it in turn have to see of each other, they see by the
+    /// operation's end and by the count of references; so all accesses are relaxed.
+    ptr: AtomicPtr<T>,
     len: usize,
     owned: PhantomData<T>,
 }
@@ -81,23 +85,41 @@ unsafe impl<T: KernelArg> Sync for HostMemory<T> {}
 impl<T: KernelArg> HostMemory<T> {
     pub(in crate::scheduler) fn new(len: usize) -> HostMemory<T> {
         let memory = Box::into_raw(Box::<[T]>::new_uninit_slice(len));
-        HostMemory { ptr: memory.cast(), len, owned: PhantomData }
+        HostMemory { ptr: AtomicPtr::new(memory.cast()), len, owned: PhantomData }
     }
 
     pub(in crate::scheduler) fn address(&self) -> u64 {
-        self.ptr as u64
+        self.ptr.load(Relaxed) as u64
     }
 
     fn to_vec(&self) -> Vec<T> {
+        let ptr = self.ptr.load(Relaxed);
+        if ptr.is_null() {
+            return Vec::new();
+        }
         // SAFETY: allocated for `len` elements; the copy that filled them is done, and device
         // memory holds valid values of `T`.
-        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }.to_vec()
+        unsafe { std::slice::from_raw_parts(ptr, self.len) }.to_vec()
+    }
+
+    /// The contents, of which nothing is left here.
+    fn take(&self) -> Vec<T> {
+        let ptr = self.ptr.swap(ptr::null_mut(), Relaxed);
+        if ptr.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: a box of `len` elements, which nothing else frees, since it is not here any more; they are filled as above.
+        unsafe { Vec::from_raw_parts(ptr, self.len, self.len) }
     }
 }
 
 impl<T> Drop for HostMemory<T> {
     fn drop(&mut self) {
-        let memory = ptr::slice_from_raw_parts_mut(self.ptr.cast::<MaybeUninit<T>>(), self.len);
+        let ptr = *self.ptr.get_mut();
+        if ptr.is_null() {
+            return;
+        }
+        let memory = ptr::slice_from_raw_parts_mut(ptr.cast::<MaybeUninit<T>>(), self.len);
         // SAFETY: it came from a box of this length.
         drop(unsafe { Box::from_raw(memory) });
     }
@@ -146,12 +168,7 @@ impl<T> Handle<T> {
     /// [`LaunchError::Cancelled`], [`LaunchError::KernelFailed`], [`LaunchError::InputLost`] or
     /// [`LaunchError::SchedulerDropped`].
     pub fn wait(&self) -> Result<T, Error> {
-        let result = self.spin(None).or_else(|| self.sleep(None));
-        // Without a deadline `park` returns with a result only.
-        self.output(
-            result
-                .unwrap_or(Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks: 0 }))),
-        )
+        self.output(self.ending())
     }
 
     /// Waits until the operation is done, at most for `timeout`; `None` if it is not done then.
@@ -220,6 +237,14 @@ impl<T> Handle<T> {
         CancelOnDrop { handle: self, cancels: Cancels { shared, completion, is_armed: true } }
     }
 
+    /// Waits for the end of the operation.
+    fn ending(&self) -> Ending {
+        let result = self.spin(None).or_else(|| self.sleep(None));
+        // Without a deadline `park` returns with a result only.
+        let dropped = LaunchError::SchedulerDropped { done: 0, tasks: 0 };
+        result.unwrap_or(Err(Error::Launch(dropped)))
+    }
+
     /// Drives the scheduler until the operation is done or the time to spin is over.
     fn spin(&self, deadline: Option<Instant>) -> Option<Ending> {
         let start = Instant::now();
@@ -247,6 +272,15 @@ impl<T> Handle<T> {
 
     fn output(&self, result: Ending) -> Result<T, Error> {
         result.map(|report| (self.gives.make)(report, self.gives.kept.as_deref()))
+    }
+}
+
+impl<T: KernelArg> Handle<Vec<T>> {
+    /// Waits, and moves the contents out. [`wait`](Handle::wait), which can be called again, copies them.
+    pub(crate) fn into_contents(self) -> Result<Vec<T>, Error> {
+        self.ending()?;
+        let memory = self.gives.kept.as_deref().and_then(|kept| kept.downcast_ref());
+        Ok(memory.map(HostMemory::take).unwrap_or_default())
     }
 }
 
@@ -354,5 +388,24 @@ impl<T> fmt::Debug for CancelOnDrop<T> {
 impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_copied_until_they_are_moved_out() {
+        let memory = HostMemory::<u32>::new(3);
+        let address = memory.address();
+        // SAFETY: it has three elements, which nothing else uses.
+        unsafe { (address as *mut [u32; 3]).write([1, 2, 3]) };
+        assert_eq!([memory.to_vec(), memory.to_vec()], [[1, 2, 3], [1, 2, 3]]);
+        let taken = memory.take();
+        assert_eq!((&taken[..], taken.as_ptr() as u64), (&[1, 2, 3][..], address));
+        assert!(memory.take().is_empty() && memory.to_vec().is_empty());
+        drop(memory);
+        assert_eq!(taken, [1, 2, 3], "freed once");
     }
 }

@@ -180,7 +180,7 @@ impl Copies {
 
     fn written(&self, stream: &Stream) -> Result<Vec<Written>, Error> {
         let written = |(buffer, copy): &(usize, Buffer<u8>)| {
-            let bytes = stream.download(copy)?.wait()?;
+            let bytes = stream.download(copy)?.into_contents()?;
             Ok(Written { buffer: *buffer, bytes })
         };
         self.copies.iter().map(written).collect()
