@@ -120,10 +120,9 @@ fn tables(folder: &Folder) -> Result<String> {
         "# Results\n\n\
          `preempt-plot --pages` writes this page from the JSON files in [results](results), and the gate fails if it \
          is not what they say. The arms of each table took turns in one run, so compare inside a table: absolute times \
-         move from machine to machine. In results \
-         of commit b963d75, which are not measured again yet, the proxy that carries signals stays as long as anything is in \
-         flight; since then it leaves after 4 ms, and another one follows. Each suite says what its rows mean: `cargo run --release -p preempt-bench -- SUITE --explain`. Words are those of \
-         the [glossary](../ARCHITECTURE.md#glossary).\n",
+         move from machine to machine. Each suite says what its rows mean: \
+         `cargo run --release -p preempt-bench -- SUITE --explain`. Words are those of the \
+         [glossary](../ARCHITECTURE.md#glossary).\n",
     );
     for (title, section) in SECTIONS {
         let section = section(folder).with_context(|| format!("section `{title}`"))?;
