@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 
-/// The contents of freed host memory; a write there is found at the end.
+/// The contents of freed host memory that shares pages with other memory; a write there is found at the end.
 const FREED: u8 = 0xDD;
 /// The contents of memory that was just allocated.
 const FRESH: u8 = 0xA5;
@@ -69,10 +69,13 @@ pub fn violations() -> Vec<String> {
     let mut found = std::mem::take(&mut state.violations);
     for (start, memory) in &state.memory {
         if memory.kind == Kind::Pinned && !memory.is_live {
-            // SAFETY: it stays allocated, and nothing is to write there any more.
-            let bytes = unsafe { std::slice::from_raw_parts(*start as *const u8, memory.bytes) };
-            // In pieces that the library compares at once, because there are tens of megabytes.
-            if bytes.chunks(1024).any(|bytes| bytes != &[FREED; 1024][..bytes.len()]) {
+            let is_freed = |range: Range<usize>| {
+                // SAFETY: it stays allocated, and nothing is to write there any more.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(range.start as *const u8, range.len()) };
+                bytes.iter().all(|&byte| byte == FREED)
+            };
+            if !around_pages(*start..*start + memory.bytes).into_iter().all(is_freed) {
                 found.push(format!("{} freed bytes of the host were written", memory.bytes));
             }
         }
@@ -189,14 +192,50 @@ pub fn allocate(bytes: usize, kind: Kind) -> usize {
     start as usize
 }
 
+/// The whole pages in a range.
+fn pages(range: &Range<usize>) -> Range<usize> {
+    let size = rustix::param::page_size();
+    let (start, end) = (range.start.next_multiple_of(size), range.end / size * size);
+    start..end.max(start)
+}
+
+/// What lies before and behind the whole pages in a range; all of it if there are none.
+fn around_pages(range: Range<usize>) -> [Range<usize>; 2] {
+    let pages = pages(&range);
+    if pages.is_empty() {
+        return [range.clone(), range.end..range.end];
+    }
+    [range.start..pages.start, pages.end..range.end]
+}
+
+/// Takes freed host memory from everything that may use it yet: an access to one of its pages ends the process. What shares
+/// pages with other memory is filled.
+fn close(range: Range<usize>) {
+    let pages = pages(&range);
+    for end in around_pages(range) {
+        // SAFETY: it stays allocated.
+        unsafe { ptr::write_bytes(end.start as *mut u8, FREED, end.len()) };
+    }
+    if !pages.is_empty() {
+        let start = pages.start as *mut _;
+        // SAFETY: these pages belong to an allocation that is never given back.
+        unsafe {
+            rustix::mm::madvise(start, pages.len(), rustix::mm::Advice::LinuxDontNeed)
+                .and_then(|()| {
+                    rustix::mm::mprotect(start, pages.len(), rustix::mm::MprotectFlags::empty())
+                })
+                .expect("pages of this process");
+        }
+    }
+}
+
 pub fn release(start: usize, what: &str) {
     let mut state = state();
     match state.memory.get_mut(&start) {
         Some(memory) if memory.is_live => {
             memory.is_live = false;
             if memory.kind == Kind::Pinned {
-                // SAFETY: it stays allocated.
-                unsafe { ptr::write_bytes(start as *mut u8, FREED, memory.bytes) };
+                close(start..start + memory.bytes);
             }
         }
         _ => state.violation(format!("{what}: {start:x} is not allocated")),
