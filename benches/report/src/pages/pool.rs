@@ -70,13 +70,22 @@ fn on_devices(results: &Results) -> Result<String> {
     let of = |key| results.number(key);
     let devices = of("devices")?;
     let is_split = results.number("late_two_gpus_over_trem_arm").is_err();
-    let (what, over_trem) = match is_split {
-        true => (format!("{devices} parts of one GPU"), of("late_over_trem_arm")?),
-        false => (format!("{devices} GPUs"), of("late_two_gpus_over_trem_arm")?),
+    // The results of several GPUs are older than those of parts, and have the time until the caller knew of the end.
+    let (what, left, over_trem) = match is_split {
+        true => (
+            format!("{devices} parts of one GPU"),
+            "The body of a cancelled batch task has returned",
+            of("late_over_trem_arm")?,
+        ),
+        false => (
+            format!("{devices} GPUs"),
+            "The caller knows of the end of a cancelled batch task",
+            of("late_two_gpus_over_trem_arm")?,
+        ),
     };
     Ok(format!(
-        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. A cancelled batch task has left {} µs after the \
-         call (p99 {} µs), as the host sees it. With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
+        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. {left} {} µs after the \
+         call (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
          load 1 (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
          time with yields that take none, that is {} points more. `slowed`: what user-facing tasks took, by their time \
          alone{}. The simulation has what each user-facing task took; undisturbed, it has their times alone.\n\n{}\n\

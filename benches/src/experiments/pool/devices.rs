@@ -33,7 +33,7 @@ const JOB_SECONDS: [u64; 2] = [5, 600];
 pub const JOB_SCALES: [u32; 2] = [50, BATCH_SCALE];
 const QUICK_JOB_MILLIS: [u64; 2] = [15, 60];
 /// Bytes: pieces up to this size are kept when they are freed. The allocator takes no more.
-#[cfg(target_env = "gnu")]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const BYTES_KEPT: libc::c_int = 32 << 20;
 
 /// The policy of an arm.
@@ -158,7 +158,7 @@ pub struct All {
     pub devices: usize,
     /// Whether they are GPUs, as opposed to parts of one.
     pub are_gpus: bool,
-    /// From the end of a batch task's patience to a device that is free: times of revocations on one device.
+    /// From the call that takes a batch task off its device until its body has returned: times of revocations on one device.
     pub revocations: Samples,
     /// Figure 6.
     pub inversions: Vec<Inversion>,
@@ -202,7 +202,7 @@ pub fn pool_of(devices: &[Scheduler], policy: Policy, stop: Stop) -> Result<Pool
 }
 
 /// Has the allocator keep freed memory, so that outputs of tasks are not new pages each time.
-#[cfg(target_env = "gnu")]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn keep_freed_memory() {
     // One heap: a thread's own is given back with its last piece.
     for (parameter, value) in [
@@ -215,7 +215,7 @@ fn keep_freed_memory() {
     }
 }
 
-#[cfg(not(target_env = "gnu"))]
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn keep_freed_memory() {}
 
 /// Measures all figures.

@@ -64,8 +64,8 @@ fn start(pool: &Pool, kind: &Kind) -> Result<Running> {
     Ok(Running { handle, occupancy })
 }
 
-/// Cancels a task, which leaves its device as a revoked one does. Returns the time until its body has returned, which is when
-/// the pool gives the device to another one.
+/// Cancels a task, which leaves its device as a revoked one does. Returns the time until its body has returned. Its
+/// kernel may be leaving yet, and the pool gives the device to another task behind that.
 fn cancel(Running { handle, occupancy }: Running) -> Result<Duration> {
     let start = Instant::now();
     handle.cancel();
@@ -82,7 +82,7 @@ fn cancel(Running { handle, occupancy }: Running) -> Result<Duration> {
     Ok(took)
 }
 
-/// From the decision to take a device from a batch task until another one can have it. The pool says how often it revokes and
+/// From the decision to take a device from a batch task until the task's body has returned. The pool says how often it revokes and
 /// not how long that takes; a task that is cancelled leaves in the same way, at the call.
 pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<Samples> {
     let pool = pool_of(one, Policy::Priority, Stop::Never)?;

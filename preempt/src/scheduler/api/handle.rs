@@ -77,7 +77,8 @@ pub struct HostMemory<T> {
     owned: PhantomData<T>,
 }
 
-// SAFETY: plain data, written by the device before the operation is done and only read after.
+// SAFETY: plain data, written by the device before the operation is done. Afterwards one handle alone reaches it, which reads it
+// by any number of calls, or moves it out by the call that consumes the handle.
 unsafe impl<T: KernelArg> Send for HostMemory<T> {}
 // SAFETY: as above.
 unsafe impl<T: KernelArg> Sync for HostMemory<T> {}
@@ -102,7 +103,7 @@ impl<T: KernelArg> HostMemory<T> {
         unsafe { std::slice::from_raw_parts(ptr, self.len) }.to_vec()
     }
 
-    /// The contents, of which nothing is left here.
+    /// The contents, of which nothing is left here. For the one handle that reaches them, at its end: no `to_vec` is under way.
     fn take(&self) -> Vec<T> {
         let ptr = self.ptr.swap(ptr::null_mut(), Relaxed);
         if ptr.is_null() {
