@@ -210,7 +210,8 @@ fn keep_freed_memory() {
         (libc::M_MMAP_THRESHOLD, BYTES_KEPT),
         (libc::M_TRIM_THRESHOLD, libc::c_int::MAX),
     ] {
-        // SAFETY: it takes any parameter, and says that it ignores one by its result, which costs time alone.
+        // SAFETY: it takes any parameter, and says by its result that it ignores one, which costs time alone. Threads of the
+        // device allocate beside it: it changes plain numbers, under the lock of the main heap, and each value of them is right.
         unsafe { libc::mallopt(parameter, value) };
     }
 }

@@ -208,8 +208,8 @@ fn around_pages(range: Range<usize>) -> [Range<usize>; 2] {
     [range.start..pages.start, pages.end..range.end]
 }
 
-/// Takes freed host memory from everything that may use it yet: an access to one of its pages ends the process. What shares
-/// pages with other memory is filled.
+/// Takes freed host memory from everything that may use it yet: an access to one of its pages ends the process, whose
+/// signal is what the case is told by. What shares pages with other memory is filled.
 fn close(range: Range<usize>) {
     let pages = pages(&range);
     for end in around_pages(range) {
