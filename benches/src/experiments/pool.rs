@@ -105,7 +105,7 @@ for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D,
   killed, the most. `sim_late_error_points`: from late in virtual time to late on devices, each the
   mean of both mixes at load 1; the most of all arms.
 - `revocation_p50_us`, `.._p99_us`: from the call that takes a batch task off its device until the
-  task's body has returned, when its kernel may yet be leaving: of tasks that are cancelled, which
+  body of the next task begins there, which waits in the pool: of tasks that are cancelled, which
   leave as revoked ones do.
 - `tasks_lost`: tasks without an answer. `tasks_twice`: answers beyond the first of a task.
 ";

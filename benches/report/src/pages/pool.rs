@@ -74,7 +74,7 @@ fn on_devices(results: &Results) -> Result<String> {
     let (what, left, over_trem) = match is_split {
         true => (
             format!("{devices} parts of one GPU"),
-            "The body of a cancelled batch task has returned",
+            "The body of the next task begins where a batch task was cancelled",
             of("late_over_trem_arm")?,
         ),
         false => (

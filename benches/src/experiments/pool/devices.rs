@@ -158,7 +158,7 @@ pub struct All {
     pub devices: usize,
     /// Whether they are GPUs, as opposed to parts of one.
     pub are_gpus: bool,
-    /// From the call that takes a batch task off its device until its body has returned: times of revocations on one device.
+    /// From the call that takes a batch task off its device until the body of the next one begins, on one device.
     pub revocations: Samples,
     /// Figure 6.
     pub inversions: Vec<Inversion>,

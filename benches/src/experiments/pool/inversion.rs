@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use preempt::error::PoolError;
-use preempt::pool::{Class, Pool, Stop, TaskHandle};
+use preempt::pool::{Class, Pool, Stop, Task, TaskHandle};
 use preempt::{Error, Scheduler};
 
 use super::devices::{Policy, pool_of};
 use super::occupancy::Occupancy;
-use super::replay::{Answers, LOST, await_batch};
+use super::replay::{Answers, await_batch};
 use super::tasks::{Answer, Kind, Ticket};
 use crate::experiments::Bench;
 use crate::samples::Samples;
@@ -48,47 +48,41 @@ fn batch_of(kinds: &[Kind]) -> Result<&Kind> {
     longest.context("a workload without batch tasks")
 }
 
-/// A batch task whose kernel runs.
-struct Running {
-    handle: TaskHandle<Answer>,
-    occupancy: Arc<Occupancy>,
-}
-
 /// Starts a batch task, and returns when its kernel runs.
-fn start(pool: &Pool, kind: &Kind) -> Result<Running> {
+fn start(pool: &Pool, kind: &Kind) -> Result<TaskHandle<Answer>> {
     let occupancy = Arc::new(Occupancy::new(pool.devices()));
     let task = kind.task(Ticket::default(), &occupancy, Duration::ZERO);
     let handle = pool.application(Class::Batch).submit(&task)?;
     await_batch(&occupancy)?;
     thread::sleep(SETTLED);
-    Ok(Running { handle, occupancy })
+    Ok(handle)
 }
 
-/// Cancels a task, which leaves its device as a revoked one does. Returns the time until its body has returned. Its
-/// kernel may be leaving yet, and the pool gives the device to another task behind that.
-fn cancel(Running { handle, occupancy }: Running) -> Result<Duration> {
-    let start = Instant::now();
-    handle.cancel();
-    while occupancy.used().batch > 0 {
-        ensure!(start.elapsed() < LOST, "a cancelled batch task has not left within {LOST:?}");
-        thread::yield_now();
-    }
-    let took = start.elapsed();
-    let ended = handle.wait();
+/// Cancels a task, which leaves its device as a revoked one does.
+fn cancel(running: TaskHandle<Answer>) -> Result<()> {
+    running.cancel();
+    let ended = running.wait();
     ensure!(
         matches!(ended, Ok(_) | Err(Error::Pool(PoolError::Cancelled { .. }))),
         "a cancelled batch task: {ended:?}"
     );
-    Ok(took)
+    Ok(())
 }
 
-/// From the decision to take a device from a batch task until the task's body has returned. The pool says how often it revokes and
-/// not how long that takes; a task that is cancelled leaves in the same way, at the call.
+/// From the decision to take a device from a batch task until the body of the next task begins: the kernel has left all SMs, and
+/// the pool knows of it. The pool says how often it revokes and not how long that takes; a task that is cancelled leaves in the
+/// same way, at the call.
 pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<Samples> {
     let pool = pool_of(one, Policy::Priority, Stop::Never)?;
+    let next = Task::new("next", |_| Ok(Instant::now()));
     let mut times = Samples::default();
     for _ in 0..bench.amount(REVOCATIONS.1, REVOCATIONS.0) {
-        times.push(cancel(start(&pool, batch_of(kinds)?)?)?);
+        let running = start(&pool, batch_of(kinds)?)?;
+        let next = pool.application(Class::Batch).submit(&next)?;
+        let decided = Instant::now();
+        cancel(running)?;
+        let took = next.wait()?.checked_duration_since(decided);
+        times.push(took.context("the next task began beside the one that has the device")?);
     }
     Ok(times)
 }
@@ -122,7 +116,7 @@ pub fn measure(
                     answers.check(kind, &answer);
                     responses.push(report.turnaround);
                     if ends {
-                        let (answer, beside) = running.handle.wait_with_report()?;
+                        let (answer, beside) = running.wait_with_report()?;
                         answers.check(&kind_of_batch, &answer);
                         delays.push(beside.turnaround.saturating_sub(batch + report.turnaround));
                     } else {
