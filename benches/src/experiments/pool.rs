@@ -104,9 +104,10 @@ for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D,
   `elastic_over_priority_revocations_max`: revocations of elastic, killed by those of priority,
   killed, the most. `sim_late_error_points`: from late in virtual time to late on devices, each the
   mean of both mixes at load 1; the most of all arms.
-- `revocation_p50_us`, `.._p99_us`: from the call that takes a batch task off its device until the
-  body of the next task begins there, which waits in the pool: of tasks that are cancelled, which
-  leave as revoked ones do.
+- `revocation_p50_us`, `.._p99_us`: from the call that cancels a batch task's launch until its kernel
+  has left all SMs, as the host sees it. `revocation_to_next_p50_us`, `.._p99_us`: from the call that
+  cancels a batch task until the body of the next task begins, which waits in the pool. Revoked tasks
+  leave in the same way.
 - `tasks_lost`: tasks without an answer. `tasks_twice`: answers beyond the first of a task.
 ";
 

@@ -9,14 +9,13 @@ use preempt::pool::{
 use preempt::sim::pool::{JobTimes, PoolResults, PoolSimulation, PoolWorkload, SLA};
 use preempt::{CpuLayout, Device, Scheduler};
 
-use super::inversion::{self, Inversion};
+use super::inversion::{self, Inversion, Revocations};
 use super::isolation::{self, Isolation};
 use super::replay::{Answers, Replayed, replay};
 use super::tasks::{Alone, BATCH, BATCH_SCALE, Kind, SERVICES};
 use super::{DEVICES, JOBS, MIXES, PERIOD, outcome};
 use crate::experiments::{Bench, KERNELS, Outcome, PROGRAMS};
 use crate::progress::Progress;
-use crate::samples::Samples;
 
 /// Loads, unless `--load` names others.
 const LOADS: [f64; 3] = [0.5, 1.0, 2.0];
@@ -158,8 +157,8 @@ pub struct All {
     pub devices: usize,
     /// Whether they are GPUs, as opposed to parts of one.
     pub are_gpus: bool,
-    /// From the call that takes a batch task off its device until the body of the next one begins, on one device.
-    pub revocations: Samples,
+    /// On one device.
+    pub revocations: Revocations,
     /// Figure 6.
     pub inversions: Vec<Inversion>,
     /// What neighbours cost.
@@ -237,7 +236,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     }
     let mut answers = Answers::default();
     let revocations = inversion::revocations(bench, one, &kinds)?;
-    let stop = revocations.p50();
+    let stop = revocations.passes_on.p50();
     let inversions = inversion::measure(bench, one, &kinds, stop, &mut answers)?;
     let isolation = isolation::measure(bench, &devices)?;
     drop(progress);

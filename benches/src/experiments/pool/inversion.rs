@@ -5,13 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use preempt::error::PoolError;
+use preempt::error::{LaunchError, PoolError};
 use preempt::pool::{Class, Pool, Stop, Task, TaskHandle};
-use preempt::{Error, Scheduler};
+use preempt::{Error, Handle, LaunchReport, Scheduler};
 
 use super::devices::{Policy, pool_of};
 use super::occupancy::Occupancy;
-use super::replay::{Answers, await_batch};
+use super::replay::{Answers, LOST, await_batch};
 use super::tasks::{Answer, Kind, Ticket};
 use crate::experiments::Bench;
 use crate::samples::Samples;
@@ -69,22 +69,55 @@ fn cancel(running: TaskHandle<Answer>) -> Result<()> {
     Ok(())
 }
 
-/// From the decision to take a device from a batch task until the body of the next task begins: the kernel has left all SMs, and
-/// the pool knows of it. The pool says how often it revokes and not how long that takes; a task that is cancelled leaves in the
-/// same way, at the call.
-pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<Samples> {
+/// How long it takes to take a device from a batch task. The pool says how often it does and not how long that takes; a task that
+/// is cancelled leaves in the same way, at the call.
+#[derive(Clone, Debug, Default)]
+pub struct Revocations {
+    /// From the call that cancels a batch task's launch until its kernel has left all SMs, seen by a thread that is awake.
+    pub leaves: Samples,
+    /// From the call that cancels a batch task until the body of the next one begins, which waits in the pool.
+    pub passes_on: Samples,
+}
+
+/// Takes one device from batch tasks.
+pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<Revocations> {
+    let mut times = Revocations::default();
+    let samples = bench.amount(REVOCATIONS.1, REVOCATIONS.0);
+    let kind = batch_of(kinds)?;
+    let (scheduler, hold) = one.first().zip(kind.hold()).context("a pool of no device")?;
+    let mut held = scheduler.zeroed(hold.block_tasks() as usize)?;
+    for _ in 0..samples {
+        times.leaves.push(leave(scheduler.stream(0).launch(hold.call(&mut held))?)?);
+    }
     let pool = pool_of(one, Policy::Priority, Stop::Never)?;
     let next = Task::new("next", |_| Ok(Instant::now()));
-    let mut times = Samples::default();
-    for _ in 0..bench.amount(REVOCATIONS.1, REVOCATIONS.0) {
-        let running = start(&pool, batch_of(kinds)?)?;
+    for _ in 0..samples {
+        let running = start(&pool, kind)?;
         let next = pool.application(Class::Batch).submit(&next)?;
         let decided = Instant::now();
         cancel(running)?;
         let took = next.wait()?.checked_duration_since(decided);
-        times.push(took.context("the next task began beside the one that has the device")?);
+        times
+            .passes_on
+            .push(took.context("the next task began beside the one that has the device")?);
     }
     Ok(times)
+}
+
+/// Cancels a launch whose kernel runs; the time until it has left.
+fn leave(launch: Handle<LaunchReport>) -> Result<Duration> {
+    thread::sleep(SETTLED);
+    let decided = Instant::now();
+    launch.cancel();
+    while !launch.is_done() {
+        ensure!(decided.elapsed() < LOST, "a cancelled kernel has not left within {LOST:?}");
+        std::hint::spin_loop();
+    }
+    let took = decided.elapsed();
+    let ended = launch.wait();
+    let is_cancelled = matches!(ended, Err(Error::Launch(LaunchError::Cancelled { .. })));
+    ensure!(is_cancelled, "a kernel was to run for long, and then: {ended:?}");
+    Ok(took)
 }
 
 /// All user-facing tasks beside batch tasks of growing duration, with and without stops.

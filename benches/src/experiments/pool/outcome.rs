@@ -260,7 +260,8 @@ fn summary(bench: &Bench, all: &All) -> Value {
         let [idle, beside, ..] = &compute.times;
         ratio(beside.p50(), idle.p50())
     });
-    let revocation = all.revocations.summary();
+    let [leaves, passes_on] =
+        [&all.revocations.leaves, &all.revocations.passes_on].map(Samples::summary);
     let Answers { tasks, lost, twice, wrong, .. } = all.answers;
     json!({
         "devices": all.devices,
@@ -280,8 +281,10 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "offered_time_run": mean_at_full(all, OURS, |run| run.real.used),
         "wasted": wasted(OURS),
         "wasted_killed": wasted(TREM),
-        "revocation_p50_us": microseconds(revocation.p50),
-        "revocation_p99_us": microseconds(revocation.p99),
+        "revocation_p50_us": microseconds(leaves.p50),
+        "revocation_p99_us": microseconds(leaves.p99),
+        "revocation_to_next_p50_us": microseconds(passes_on.p50),
+        "revocation_to_next_p99_us": microseconds(passes_on.p99),
         "batch_over_no_revocation": most(batch),
         "elastic_over_priority_revocations_max": most(over_priority),
         "sim_late_error_points": most(errors),

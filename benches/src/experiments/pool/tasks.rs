@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use preempt::error::PoolError;
 use preempt::pool::{Application, Class, Pool, Run, Task, TaskReport};
-use preempt::{Error, Preemption, Scheduler};
+use preempt::{Buffer, Call, Error, Preemption, Scheduler};
 use preempt_microkernels::{Held, hold};
 use preempt_workloads::{
     BLACK_SCHOLES, Between, Definition, Memory, Program, SCALABLE, Scalable, Size, Values, find,
@@ -159,12 +159,26 @@ enum Body {
 
 /// Launches of `hold` on all of a device.
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+pub struct Hold {
     /// Blocks that the device holds.
     places: u32,
     /// Threads of a block.
     block: u32,
     rounds: u32,
+}
+
+impl Hold {
+    /// Of a launch.
+    pub fn block_tasks(self) -> u32 {
+        self.places.saturating_mul(self.rounds)
+    }
+
+    /// A launch that writes to `held`, which has an element for each block-task.
+    pub fn call(self, held: &mut Buffer<Held>) -> Call<'static> {
+        let call = hold(BLOCK_TASK.as_nanos() as u64, held);
+        // In no arm a plain grid: it could neither yield nor be revoked.
+        call.grid(self.block_tasks()).block(self.block).preemption(Preemption::Preemptible)
+    }
 }
 
 impl Kind {
@@ -176,12 +190,17 @@ impl Kind {
         }
     }
 
-    /// Blocks that a device holds, of a batch task.
-    pub fn places(&self) -> Option<u32> {
+    /// The launch of a batch task.
+    pub fn hold(&self) -> Option<Hold> {
         match self.body {
             Body::Program { .. } => None,
-            Body::Hold(Hold { places, .. }) => Some(places),
+            Body::Hold(hold) => Some(hold),
         }
+    }
+
+    /// Blocks that a device holds, of a batch task.
+    pub fn places(&self) -> Option<u32> {
+        self.hold().map(|hold| hold.places)
     }
 
     /// A batch task that is as long as this.
@@ -229,13 +248,9 @@ impl Kind {
                 let output = program.outputs.first().map(|output| output.download_in(run));
                 Ok(Output::Values(output.unwrap_or(Ok(Values::U32(Vec::new())))?))
             }
-            Body::Hold(Hold { places, block, rounds }) => {
-                let block_tasks = places.saturating_mul(rounds);
-                let mut held = run.zeroed::<Held>(block_tasks as usize)?;
-                let call = hold(BLOCK_TASK.as_nanos() as u64, &mut held);
-                let call = call.grid(block_tasks).block(block);
-                // In no arm a plain grid: it could neither yield nor be revoked.
-                run.launch(call.preemption(Preemption::Preemptible))?;
+            Body::Hold(hold) => {
+                let mut held = run.zeroed::<Held>(hold.block_tasks() as usize)?;
+                run.launch(hold.call(&mut held))?;
                 Ok(Output::Held(run.download(&held)?))
             }
         }
@@ -245,9 +260,8 @@ impl Kind {
     pub fn mistake(&self, answer: &Answer) -> Option<String> {
         let is_right = match (&answer.output, &self.body) {
             (Output::Values(found), Body::Program { expected, .. }) => found.is_identical(expected),
-            (Output::Held(held), Body::Hold(Hold { places, rounds, .. })) => {
-                held.len() == places.saturating_mul(*rounds) as usize
-                    && held.iter().all(|one| one.ended == 1)
+            (Output::Held(held), Body::Hold(hold)) => {
+                held.len() == hold.block_tasks() as usize && held.iter().all(|one| one.ended == 1)
             }
             _ => false,
         };
