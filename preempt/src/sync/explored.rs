@@ -80,6 +80,10 @@ impl Condvar {
         Condvar::default()
     }
 
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

@@ -73,7 +73,8 @@ fn cancel(running: TaskHandle<Answer>) -> Result<()> {
 /// is cancelled leaves in the same way, at the call.
 #[derive(Clone, Debug, Default)]
 pub struct Revocations {
-    /// From the call that cancels a batch task's launch until its kernel has left all SMs, seen by a thread that is awake.
+    /// From the call that cancels a batch task's launch until its kernel has left all SMs, seen by a thread that asks all the
+    /// time.
     pub leaves: Samples,
     /// From the call that cancels a batch task until the body of the next one begins, which waits in the pool.
     pub passes_on: Samples,
@@ -109,7 +110,8 @@ fn leave(launch: Handle<LaunchReport>) -> Result<Duration> {
     thread::sleep(SETTLED);
     let decided = Instant::now();
     launch.cancel();
-    while !launch.is_done() {
+    // As a thread that waits for it.
+    while launch.try_wait().is_none() {
         ensure!(decided.elapsed() < LOST, "a cancelled kernel has not left within {LOST:?}");
         std::hint::spin_loop();
     }

@@ -459,6 +459,7 @@ impl Shared {
     /// The poller thread.
     fn poll(self: &Arc<Self>, warm_up: Option<WarmUp>) {
         POLLED.with(|polled| polled.replace(Arc::downgrade(self)));
+        sleep_exactly();
         self.poll_until_retired(warm_up);
     }
 
@@ -508,6 +509,14 @@ impl Shared {
         *lock(&self.released) = true;
         self.release.notify_all();
     }
+}
+
+/// Has the system wake this thread when it asked for that, and not up to 50 µs later, as it does by default to wake several
+/// threads at once: the poller sleeps for 50 µs between two looks at the device.
+fn sleep_exactly() {
+    // If it is refused, ends are seen later.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
 /// What a look at the core found.
