@@ -70,22 +70,14 @@ fn on_devices(results: &Results) -> Result<String> {
     let of = |key| results.number(key);
     let devices = of("devices")?;
     let is_split = results.number("late_two_gpus_over_trem_arm").is_err();
-    // The results of several GPUs are older than those of parts, and have the time until the caller knew of the end.
-    let (what, left, over_trem) = match is_split {
-        true => (
-            format!("{devices} parts of one GPU"),
-            "The body of the next task begins where a batch task was cancelled",
-            of("late_over_trem_arm")?,
-        ),
-        false => (
-            format!("{devices} GPUs"),
-            "The caller knows of the end of a cancelled batch task",
-            of("late_two_gpus_over_trem_arm")?,
-        ),
+    let (what, over_trem) = match is_split {
+        true => (format!("{devices} parts of one GPU"), of("late_over_trem_arm")?),
+        false => (format!("{devices} GPUs"), of("late_two_gpus_over_trem_arm")?),
     };
     Ok(format!(
-        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. {left} {} µs after the \
-         call (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
+        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. The kernel \
+         of a cancelled batch task has left all SMs {} µs after the call (p99 {} µs), and the body of the next task begins after \
+         {} µs (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
          load 1 (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
          time with yields that take none, that is {} points more. `slowed`: what user-facing tasks took, by their time \
          alone{}. The simulation has what each user-facing task took; undisturbed, it has their times alone.\n\n{}\n\
@@ -96,6 +88,8 @@ fn on_devices(results: &Results) -> Result<String> {
         of("tasks_wrong")?,
         digits(of("revocation_p50_us")?),
         digits(of("revocation_p99_us")?),
+        digits(of("revocation_to_next_p50_us")?),
+        digits(of("revocation_to_next_p99_us")?),
         percent(of("late_in_time_yielding")?),
         digits(over_trem),
         digits(of("late_over_simulated_points")?),
