@@ -295,6 +295,8 @@ fn pool_runs_tasks_on_devices_and_loses_none() {
         "wasted",
         "revocation_p50_us",
         "revocation_p99_us",
+        "revocation_to_next_p50_us",
+        "revocation_to_next_p99_us",
         "batch_over_no_revocation",
         "sim_late_error_points",
     ];

@@ -87,8 +87,8 @@ for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D,
 - isolation: a program on one device, from its launch until its end is known, with idle devices
   beside it, with such that compute (MD5Hash) and that move memory (Triad). `isolation_compute_p50`:
   MD5Hash beside MD5Hash, by itself beside idle devices.
-- figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes the median
-  of what was measured, and each user-facing task what it took: devices that are parts of one GPU
+- figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes
+  `revocation_to_next_p50_us`, and each user-facing task what it took: devices that are parts of one GPU
   share its memory, and slow each other down. `late_simulated_free`: the same where yields take no
   time. `late_simulated_undisturbed`: where tasks take what they take alone. `slowed`: what
   user-facing tasks took, by their time alone, all together.
@@ -105,9 +105,9 @@ for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D,
   killed, the most. `sim_late_error_points`: from late in virtual time to late on devices, each the
   mean of both mixes at load 1; the most of all arms.
 - `revocation_p50_us`, `.._p99_us`: from the call that cancels a batch task's launch until its kernel
-  has left all SMs, as the host sees it. `revocation_to_next_p50_us`, `.._p99_us`: from the call that
-  cancels a batch task until the body of the next task begins, which waits in the pool. Revoked tasks
-  leave in the same way.
+  has left all SMs, as a thread sees it that asks all the time. `revocation_to_next_p50_us`,
+  `.._p99_us`: from the call that cancels a batch task until the body of the next task begins, which
+  waits in the pool. Revoked tasks leave in the same way, but have no answer that is given first.
 - `tasks_lost`: tasks without an answer. `tasks_twice`: answers beyond the first of a task.
 ";
 

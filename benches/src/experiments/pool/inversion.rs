@@ -23,7 +23,7 @@ const QUICK_BATCH_MILLIS: [u64; 2] = [5, 10];
 const SAMPLES: (u32, u32) = (5, 1);
 /// Revocations, and with `--quick`.
 const REVOCATIONS: (u32, u32) = (100, 3);
-/// From the start of a batch task's body until its kernel is sure to run.
+/// From a launch, or the start of a batch task's body, until the kernel is sure to run.
 const SETTLED: Duration = Duration::from_millis(3);
 
 /// The response of a user-facing task that comes to a device with a batch task.
@@ -69,8 +69,9 @@ fn cancel(running: TaskHandle<Answer>) -> Result<()> {
     Ok(())
 }
 
-/// How long it takes to take a device from a batch task. The pool says how often it does and not how long that takes; a task that
-/// is cancelled leaves in the same way, at the call.
+/// How long it takes to take a device from a batch task. The pool says how often it does and not how long that takes. A task that
+/// is cancelled leaves in the same way, at the call; its thread then gives the answer before it goes on, which a revoked task does
+/// not have.
 #[derive(Clone, Debug, Default)]
 pub struct Revocations {
     /// From the call that cancels a batch task's launch until its kernel has left all SMs, seen by a thread that asks all the
@@ -110,7 +111,6 @@ fn leave(launch: Handle<LaunchReport>) -> Result<Duration> {
     thread::sleep(SETTLED);
     let decided = Instant::now();
     launch.cancel();
-    // As a thread that waits for it.
     while launch.try_wait().is_none() {
         ensure!(decided.elapsed() < LOST, "a cancelled kernel has not left within {LOST:?}");
         std::hint::spin_loop();

@@ -512,7 +512,8 @@ impl Shared {
 }
 
 /// Has the system wake this thread when it asked for that, and not up to 50 µs later, as it does by default to wake several
-/// threads at once: the poller sleeps for 50 µs between two looks at the device.
+/// threads at once. Beside a long kernel the poller of a GPU looks each 50 µs, so it saw ends 25 µs later on the mean, and looked
+/// half as often: a look takes it a microsecond.
 fn sleep_exactly() {
     // If it is refused, ends are seen later.
     #[cfg(target_os = "linux")]
