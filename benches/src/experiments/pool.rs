@@ -88,9 +88,9 @@ for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D,
   beside it, with such that compute (MD5Hash) and that move memory (Triad). `isolation_compute_p50`:
   MD5Hash beside MD5Hash, by itself beside idle devices.
 - figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes
-  `revocation_to_next_p50_us`, and each user-facing task what it took: devices that are parts of one GPU
-  share its memory, and slow each other down. `late_simulated_free`: the same where yields take no
-  time. `late_simulated_undisturbed`: where tasks take what they take alone. `slowed`: what
+  `revocation_to_next_p50_us`, and each user-facing task what it took: devices that are parts of one
+  GPU share its memory, and slow each other down. `late_simulated_free`: the same where yields take
+  no time. `late_simulated_undisturbed`: where tasks take what they take alone. `slowed`: what
   user-facing tasks took, by their time alone, all together.
 - figure 10: `over_time` of W1 at load 1, in time, yielding: devices with a user-facing task, and
   others with a batch task, every 10 ms.

@@ -2,9 +2,11 @@
 //!
 //! Each device has two threads: one for the task that runs there, and one for a task that has yielded. The dispatcher is behind
 //! one lock. A thread that brings news takes it, has the dispatcher decide, and carries out its orders. With the lock held, only
-//! the policy is called of the application's code. A thread whose task has ended goes on with the next one of its device by itself:
-//! to wake the other one takes longer (30 to 70 µs on the H100's host), and the device would be idle meanwhile. It is woken all the
-//! same, because the thread gives the task's answer first, by code of the application.
+//! the policy is called of the application's code.
+//!
+//! A thread whose task has ended takes the next one of its device itself, because the device is idle until the other thread wakes
+//! (30 to 70 µs on the H100's host). The other one is woken all the same, because the first gives the task's answer before, by
+//! code of the application.
 //!
 //! A task that *yields* is not stopped on the device: its launches are less urgent than those of the task that takes its place,
 //! and the device's scheduler gives these the SMs that they fill. A task that is *revoked* has its operations cancelled, and its

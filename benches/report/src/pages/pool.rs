@@ -76,10 +76,10 @@ fn on_devices(results: &Results) -> Result<String> {
     };
     let over_simulated = of("late_over_simulated_points")?;
     Ok(format!(
-        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. The kernel \
-         of a cancelled batch task has left all SMs {} µs after the call (p99 {} µs), as a thread sees it that asks all the time. The body of the next task begins after \
-         {} µs (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at \
-         load 1 (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
+        "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. The kernel of a cancelled batch task has left all \
+         SMs {} µs after the call (p99 {} µs), as a thread sees it that asks all the time. The body of the next task begins \
+         after {} µs (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at load 1 \
+         (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
          time with yields that take none, that is {} points {}. `slowed`: what user-facing tasks took, by their time \
          alone{}. The simulation has what each user-facing task took; undisturbed, it has their times alone.\n\n{}\n\
          The response of a user-facing task that comes to a device with a batch task, by its time alone (figure 6):\n\n{}\n{}",

@@ -99,9 +99,7 @@ pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<R
         let decided = Instant::now();
         cancel(running)?;
         let took = next.wait()?.checked_duration_since(decided);
-        times
-            .passes_on
-            .push(took.context("the next task began beside the one that has the device")?);
+        times.passes_on.push(took.context("the next task began while another had the device")?);
     }
     Ok(times)
 }

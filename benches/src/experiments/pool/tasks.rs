@@ -216,9 +216,9 @@ impl Kind {
 
     /// A task of this kind. If it is revoked, its device stays empty for `after` more once its kernel has left.
     ///
-    /// A pool that revokes gives the device to the next task as soon as the body has returned and its operations have
-    /// ended, whatever time `Stop::Revoke` has, which is what the policy counts on. So it is the body that stays: the task has its device until
-    /// then, as in TReM, where the next task waits for a new process.
+    /// A pool that revokes gives the device to the next task as soon as the body has returned and its operations have ended,
+    /// whatever time `Stop::Revoke` has, which is what the policy counts on. So it is the body that stays: the task has its
+    /// device until then, as in TReM, where the next task waits for a new process.
     pub fn task(
         &self,
         ticket: Ticket,

@@ -511,9 +511,9 @@ impl Shared {
     }
 }
 
-/// Has the system wake this thread when it asked for that, and not up to 50 µs later, as it does by default to wake several
-/// threads at once. Beside a long kernel the poller of a GPU looks each 50 µs, so it saw ends 25 µs later on the mean, and looked
-/// half as often: a look takes it a microsecond.
+/// Has the system end this thread's sleeps when their time is over. By default it adds up to 50 µs, to wake several threads at
+/// once, and the poller of a GPU sleeps for 50 µs between two looks at a long kernel: it would see the end that much later. The
+/// price is twice as many looks.
 fn sleep_exactly() {
     // If it is refused, ends are seen later.
     #[cfg(target_os = "linux")]
