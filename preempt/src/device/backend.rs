@@ -195,6 +195,10 @@ pub(crate) trait Backend: Send + Sync {
     /// cohort can be read.
     fn poll(&self, reports: &mut Vec<DeviceReport>);
 
+    /// Does what keeps the device ready, and may take calls of the driver. Asked at the end of a turn in which nothing happened,
+    /// so that no message waits for it. Who [waits](Backend::wait) need not ask.
+    fn maintain(&self) {}
+
     /// Waits until something may have happened since the mark, or for `timeout`. Even a timeout of zero includes one
     /// look for faults that the device does not announce.
     fn wait(&self, since: Mark, timeout: Duration);

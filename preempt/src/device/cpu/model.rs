@@ -73,6 +73,8 @@ struct State {
     ran: HashMap<OpKey, Ran>,
     steps: u64,
     is_lost: bool,
+    /// Calls of these: `poll`, `launch`, `maintain`.
+    calls: Vec<&'static str>,
 }
 
 /// The panic payload of a block that is lost with the device.
@@ -102,6 +104,7 @@ impl Model {
                 ran: HashMap::new(),
                 steps: 0,
                 is_lost: false,
+                calls: Vec::new(),
             }),
             news: Arc::default(),
             memory: Memory::new(settings.memory, Place::HOST),
@@ -140,6 +143,12 @@ impl Model {
     /// The history of an operation so far.
     pub fn ran(&self, op: OpKey) -> Ran {
         lock(&self.state).ran.get(&op).cloned().unwrap_or_default()
+    }
+
+    /// Calls of `poll`, `launch` and `maintain` so far.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "interleavings look at what runs"))]
+    pub fn calls(&self) -> Vec<&'static str> {
+        lock(&self.state).calls.clone()
     }
 
     /// The history of all operations so far.
@@ -308,6 +317,7 @@ impl Backend for Arc<Model> {
         let word = self.words.queue(queue);
         let grid = PendingGrid::new(op, launch.clone(), grid, word, self.settings.sms);
         let mut state = lock(&self.state);
+        state.calls.push("launch");
         if state.is_lost {
             return Err(Error::Device(DeviceError::ContextLost { message: "as intended".into() }));
         }
@@ -391,9 +401,16 @@ impl Backend for Arc<Model> {
     }
 
     fn poll(&self, reports: &mut Vec<DeviceReport>) {
-        reports.append(&mut lock(&self.state).reports);
+        let mut state = lock(&self.state);
+        state.calls.push("poll");
+        reports.append(&mut state.reports);
+        drop(state);
         // Lets other threads run before the caller goes on.
         thread::sleep(Duration::ZERO);
+    }
+
+    fn maintain(&self) {
+        lock(&self.state).calls.push("maintain");
     }
 
     fn wait(&self, since: Mark, timeout: Duration) {

@@ -258,7 +258,6 @@ impl Backend for CudaDevice {
 
     fn poll(&self, reports: &mut Vec<DeviceReport>) {
         let Some(loss) = self.context().lost() else {
-            self.renew_proxy();
             self.opaque.take_reports(reports);
             return self.copies.take_reports(reports);
         };
@@ -267,6 +266,12 @@ impl Backend for CudaDevice {
             self.opaque.forget();
             self.copies.forget();
             reports.push(DeviceReport::Lost(loss.clone()));
+        }
+    }
+
+    fn maintain(&self) {
+        if self.context().lost().is_none() {
+            self.renew_proxy();
         }
     }
 

@@ -8,7 +8,8 @@
 //!
 //! A proxy leaves by itself after [`LIFE`], by the clock of the GPU. So a thread in the driver that waits for everything
 //! on the device waits for a proxy that long at most, also while it has a lock of the driver that the scheduler waits for.
-//! The next turn of the core, or a thread that waits for the device, launches the next one, as long as a place is kept free.
+//! The next turn of the core in which nothing happens, or a thread that waits for the device, launches the next one, as long as
+//! a place is kept free.
 //!
 //! No word is lost when a proxy leaves: it says so in the mailbox and looks at all words once more, and the host writes a
 //! word and then looks whether the proxy has left ([`carries`]). With a fence between the two on either side, one of them

@@ -263,6 +263,10 @@ impl Turn for Core {
             self.session.rest();
         }
         self.news.is_busy = is_busy;
+        if !self.news.happened {
+            // Otherwise the next turn does, which comes at once where a thread attends.
+            self.device.inner.backend.maintain();
+        }
         std::mem::take(&mut self.news)
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use preempt_device::host::Preemption;
 use preempt_device::prelude::*;
 
+use crate::device::model::{Model, Settings as OfModel};
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, StaticPriority};
 use crate::predict::{Features, Predictor};
 use crate::{Call, Costs, CpuLayout, Device, LaunchId, Scheduler, Stream};
@@ -292,4 +293,22 @@ fn sms_go_from_one_launch_to_the_next_without_a_gap() {
         }
     }
     assert!(waited > 0, "{reports:?}");
+}
+
+#[test]
+fn what_the_device_does_for_itself_keeps_no_launch_waiting() {
+    let (device, model) = Model::device(OfModel { sms: 1, is_polled: false, memory: None });
+    let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    for _ in 0..10 {
+        scheduler.stream(0).launch(nothing(&x).grid(1)).expect("accepted").wait().expect("done");
+    }
+    scheduler.synchronize().expect("done");
+    let calls = model.calls();
+    // Each turn begins with a poll.
+    let turns = calls.split(|&call| call == "poll");
+    let with = |turn: &[&str], call| turn.contains(&call);
+    assert!(turns.clone().any(|turn| with(turn, "maintain")), "{calls:?}");
+    assert!(turns.clone().any(|turn| with(turn, "launch")), "{calls:?}");
+    assert!(!turns.clone().any(|turn| with(turn, "launch") && with(turn, "maintain")), "{calls:?}");
 }
