@@ -500,16 +500,47 @@ fn more_streams_than_hardware_queues_are_no_priority_inversion() {
     }
 }
 
-/// Plain grids that fill the GPU on every level that they may have, with launches behind them, leave hardware queues and
-/// the highest level to an urgent launch. Run
-/// with `CUDA_DEVICE_MAX_CONNECTIONS=32`, too.
+/// Set in the processes that [`work_on_all_levels_is_no_priority_inversion`] starts.
+const LEVELS: &str = "PREEMPT_TEST_LEVELS";
+
+/// The driver reads the number of hardware queues once, so each number has a process of its own.
 #[test]
-fn plain_grids_on_all_levels_are_no_priority_inversion() {
-    const TASKS: u32 = 40_000;
-    let Some(gpu) = Gpu::new() else { return };
-    let scheduler = gpu.scheduler();
+fn work_on_all_levels_is_no_priority_inversion() {
+    if std::env::var(LEVELS).is_ok() {
+        return fill_all_levels();
+    }
+    let Some(_gpu) = Gpu::new() else { return };
+    for queues in ["8", "32"] {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new(program);
+        command.args(["--exact", "work_on_all_levels_is_no_priority_inversion", "--nocapture"]);
+        command.env("CUDA_DEVICE_MAX_CONNECTIONS", queues).env(LEVELS, queues);
+        let output = command.output().expect("started");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(output.status.success(), "{queues} hardware queues: {text}");
+        assert!(text.contains("nothing waited"), "{queues} hardware queues: {text}");
+    }
+}
+
+/// Plain grids that fill the GPU on each level that they may have, with launches behind them, copies beside them and an armed
+/// program leave hardware queues and the highest level to urgent launches.
+fn fill_all_levels() {
+    const TASKS: u32 = 120_000;
+    const TICKS: u32 = 20;
+    let scheduler = Gpu::new().expect("the parent process has one").scheduler();
     tick(&scheduler, &scheduler.stream(0));
     let zeroed = |len| scheduler.zeroed::<u32>(len as usize).expect("memory");
+    let urgent = scheduler.stream(9);
+    let (mut answers, mut written) = (zeroed(8), zeroed(8 * 32));
+    let answer = urgent.program("answer", |program| {
+        let call = kernels::count_1d(&mut answers, &mut written).grid(8).block(32);
+        program.launch(call).map(drop)
+    });
+    let answer = answer.expect("recorded");
+    let (copied, other) = (scheduler.stream(0), vec![7u32; 1 << 20]);
+    let mut up = zeroed(other.len() as u32);
+
     let mut buffers: Vec<_> = (0..5).map(|_| (zeroed(TASKS), zeroed(TASKS * 1024))).collect();
     let mut long = Vec::new();
     for (priority, (counts, writes)) in (0..).zip(&mut buffers) {
@@ -522,11 +553,18 @@ fn plain_grids_on_all_levels_are_no_priority_inversion() {
         }
         tick(&scheduler, &scheduler.stream(priority + 1));
     }
-    let urgent = scheduler.stream(9);
-    for _ in 0..20 {
+    let mut began_armed = 0;
+    for _ in 0..TICKS {
+        answer.arm().expect("accepted");
+        let sent = copied.upload(&other, &mut up).expect("accepted");
+        let back = copied.download(&up).expect("accepted");
+        began_armed += u32::from(answer.launch().and_then(|done| done.wait()).expect("runs").armed);
         tick(&scheduler, &urgent);
+        sent.wait().expect("copied");
+        assert!(back.wait().expect("copied") == other);
         assert!(long.iter().all(|launch| !launch.is_done()), "it waited for a plain grid's end");
     }
+    println!("nothing waited, and {began_armed} programs of {TICKS} began armed");
     for (at, launch) in long.into_iter().enumerate() {
         assert_eq!(launch.wait().expect("runs").tasks, TASKS, "{at}");
     }
@@ -534,6 +572,8 @@ fn plain_grids_on_all_levels_are_no_priority_inversion() {
         let counts = urgent.download(counts).and_then(|copy| copy.wait()).expect("copied");
         assert!(counts.iter().all(|&count| count == 2));
     }
+    let answers = urgent.download(&answers).and_then(|copy| copy.wait()).expect("copied");
+    assert_eq!(answers, [TICKS; 8]);
 }
 
 #[test]
