@@ -45,6 +45,7 @@
 //! | [`Event`] | order between streams |
 //! | [`Room`], [`CancelOnDrop`] | asynchronous code: launches that block no executor, and end with their handle ([an example](https://github.com/preempt-rs/preempt/tree/main/examples/tokio-service)) |
 //! | [`Program`], [`Stream::program`] | launches and copies that are recorded once and launched as one: CUDA graphs |
+//! | [`ProgramInput`] | memory of the host that the kernels of a program read where it lies, written until its launch |
 //! | [`Opaque`], [`Stream::opaque`] | work of other libraries, in the order of a stream |
 //! | [`Device`], [`Buffer`] | what they run on, and memory there and [ranges](Buffer#ranges) of it, [waited for](Scheduler::zeroed_within) if need be |
 //! | [`Stream::upload`], [`Scope`], [`PinnedBuffer`] | copies of slices, of borrowed slices, and of memory that a GPU copies itself; [fills](Stream::fill), [rectangles](Copy2d) |
@@ -148,7 +149,7 @@ pub use scheduler::stats;
 pub use scheduler::{
     Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut,
     Difference, Event, ForeignCall, ForeignKernel, Handle, Loan, LoanFuture, Opaque, PinnedBuffer,
-    Program, ProgramBuilder, ProgramCall, Room, Scheduler, SchedulerBuilder, Scope, Stream,
-    TryLaunch, Verification,
+    Program, ProgramBuilder, ProgramCall, ProgramInput, Room, Scheduler, SchedulerBuilder, Scope,
+    Stream, TryLaunch, Verification,
 };
 pub use vocabulary::{Costs, LaunchId, Timestamp};

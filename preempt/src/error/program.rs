@@ -57,6 +57,15 @@ pub enum ProgramError {
         /// The kernel of the call that was given.
         given: &'static str,
     },
+    /// An input of another program.
+    #[error(
+        "`{name}` is given an input of another program, or of a program that has none; use one that \
+         `ProgramBuilder::input` made for this program, and a buffer elsewhere"
+    )]
+    OtherInput {
+        /// The name of the program or kernel that was to use it.
+        name: &'static str,
+    },
     /// Work of another library that cannot be captured.
     #[error("program `{program}`: `{name}` cannot be captured: {message}")]
     Capture {

@@ -70,6 +70,7 @@ pub use api::event::Event;
 pub use api::foreign::{ForeignCall, ForeignKernel};
 use api::foreign::{ForeignTexts, Texts};
 pub use api::handle::{CancelOnDrop, Handle};
+pub use api::input::ProgramInput;
 pub use api::pinned::{Loan, LoanFuture, PinnedBuffer};
 pub use api::program::{Program, ProgramBuilder, ProgramCall};
 pub use api::room::{Room, TryLaunch};

@@ -14,6 +14,7 @@ use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, KERNELS, gated};
 
 mod armed;
+mod inputs;
 mod interrupted;
 mod storm;
 

@@ -7,6 +7,7 @@ pub(super) mod event;
 pub(super) mod footprint;
 pub(super) mod foreign;
 pub(super) mod handle;
+pub(super) mod input;
 pub(super) mod pinned;
 pub(super) mod program;
 pub(super) mod room;

@@ -86,7 +86,7 @@ impl Scheduler {
 }
 
 impl<T: KernelArg> PinnedBuffer<T> {
-    fn new(device: &Device, len: usize) -> Result<PinnedBuffer<T>, Error> {
+    pub(super) fn new(device: &Device, len: usize) -> Result<PinnedBuffer<T>, Error> {
         const { assert!(align_of::<T>() <= 256, "host memory is aligned to 256 bytes") };
         // More than there is, if there are too many.
         let bytes = len.checked_mul(size_of::<T>()).unwrap_or(isize::MAX as usize);
@@ -98,7 +98,7 @@ impl<T: KernelArg> PinnedBuffer<T> {
 }
 
 impl<T> PinnedBuffer<T> {
-    fn side(&self) -> CopySide {
+    pub(super) fn side(&self) -> CopySide {
         (self.block.start.as_ptr() as u64, self.len, self.block.clone() as Owner)
     }
 }

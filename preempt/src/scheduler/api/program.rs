@@ -11,6 +11,7 @@ use preempt_device::host::{Access, Call, HasGrid, Preemption};
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle};
+use super::input::Readers;
 use super::slice::{DeviceSlice, DeviceSliceMut};
 use super::stream::{COPY, Checked, CopySide, Stream, check_lengths, side};
 use crate::device::{
@@ -114,6 +115,8 @@ pub struct Program {
     /// The launch that was armed last.
     armed: Mutex<Option<ArmedLaunch>>,
     is_of_runs: bool,
+    /// Of its inputs, if it has any.
+    readers: Option<Readers>,
 }
 
 /// A launch that may still be released.
@@ -166,6 +169,7 @@ pub struct ProgramBuilder<'a> {
     steps: Vec<Step>,
     calls: Vec<CallUse>,
     preemption: Preemption,
+    has_inputs: bool,
 }
 
 impl Stream {
@@ -186,9 +190,10 @@ impl Stream {
         // Relaxed: only the number counts.
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (steps, calls, preemption) = (Vec::new(), Vec::new(), self.shared().preemption);
-        let mut builder = ProgramBuilder { stream: self, name, id, steps, calls, preemption };
+        let (stream, has_inputs) = (self, false);
+        let mut builder = ProgramBuilder { stream, name, id, steps, calls, preemption, has_inputs };
         record(&mut builder)?;
-        let ProgramBuilder { steps, calls, preemption, .. } = builder;
+        let ProgramBuilder { steps, calls, preemption, has_inputs, .. } = builder;
         if steps.is_empty() {
             return Err(Error::Program(ProgramError::Empty { program: name }));
         }
@@ -239,6 +244,7 @@ impl Stream {
             resolved,
             armed,
             is_of_runs,
+            readers: has_inputs.then(Readers::default),
         })
     }
 
@@ -259,7 +265,9 @@ impl Stream {
         if program.resolved.has_borrowed {
             self.shared().device.inner.await_unseen()?;
         }
-        self.submit_program(program, None)
+        let launch = self.submit_program(program, None)?;
+        program.reads(&launch);
+        Ok(launch)
     }
 
     fn submit_program(
@@ -297,6 +305,23 @@ impl Program {
         self.is_of_runs = true;
     }
 
+    /// Its number, which no other program has.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The launches that may read its inputs; `None` if it has none.
+    pub(super) fn readers(&self) -> Option<&Readers> {
+        self.readers.as_ref()
+    }
+
+    /// Notes a launch, which reads the inputs until it is over.
+    fn reads(&self, launch: &Handle<LaunchReport>) {
+        if let Some(readers) = &self.readers {
+            readers.add(launch.untyped());
+        }
+    }
+
     fn check_runs(&self) -> Result<(), Error> {
         match self.is_of_runs {
             true => Err(Error::Program(ProgramError::OfRuns { program: self.name })),
@@ -319,6 +344,8 @@ impl Program {
     ///
     /// It is a hint. The program counts as launched when it is launched, and whatever happens before, the launch does what
     /// it would have done. Nothing of an armed program runs before.
+    ///
+    /// Its [inputs](crate::ProgramInput) may be [written](Program::write) until it is launched.
     ///
     /// An armed program is disarmed
     /// - after [a millisecond](crate::SchedulerBuilder::armed_for) on the device;
@@ -406,6 +433,7 @@ impl Program {
             // What was submitted before, and uses its stream or buffers, has disarmed it once the core knows of that.
             if armed.waits() && shared.catches_up() && armed.release() {
                 shared.release(handle.completion().clone());
+                self.reads(&handle);
                 return Ok(handle);
             }
             ArmedLaunch { armed, handle }.disarm();
@@ -437,7 +465,7 @@ impl Program {
             let (recorded, given) = (recorded.name, given.name);
             return Err(Error::Program(ProgramError::OtherKernel { program, recorded, given }));
         }
-        let (launch, used) = check(&self.stream, call)?;
+        let (launch, used) = check(&self.stream, call, self.id)?;
         self.disarm();
         // Launches under way have the steps as they were.
         let program = Arc::make_mut(&mut self.launch);
@@ -470,7 +498,7 @@ impl ProgramBuilder<'_> {
     /// [`ArgumentError::ForeignBuffer`] for buffers that were made by a scheduler of another device.
     pub fn launch<G: HasGrid>(&mut self, call: Call<'static, G>) -> Result<ProgramCall, Error> {
         let index = self.room()?;
-        let (launch, used) = check(self.stream, call.with_its_grid())?;
+        let (launch, used) = check(self.stream, call.with_its_grid(), self.id)?;
         self.push(Step::Launch { launch, version: 0 }, used);
         Ok(ProgramCall { program: self.id, index })
     }
@@ -605,6 +633,20 @@ impl ProgramBuilder<'_> {
         Ok(())
     }
 
+    pub(super) fn stream(&self) -> &Stream {
+        self.stream
+    }
+
+    /// The number of the program that it records.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Says that the program has inputs.
+    pub(super) fn has_inputs(&mut self) {
+        self.has_inputs = true;
+    }
+
     /// The place of the next call.
     fn room(&self) -> Result<usize, Error> {
         match self.steps.len() {
@@ -626,9 +668,10 @@ impl ProgramBuilder<'_> {
 fn check(
     stream: &Stream,
     call: Call<'static>,
+    program: u64,
 ) -> Result<(Arc<crate::device::KernelLaunch>, CallUse), Error> {
     let name = call.kernel().name;
-    let Checked { launch, uses, spec } = stream.checked(call)?;
+    let Checked { launch, uses, spec } = stream.checked(call, Some(program))?;
     let launch = Arc::new(launch);
     check_owners(stream, &Step::Launch { launch: launch.clone(), version: 0 }, name)?;
     Ok((launch, CallUse { uses, spec: Some(spec) }))

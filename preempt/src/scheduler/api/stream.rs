@@ -13,10 +13,11 @@ use preempt_device::host::{
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle, HostMemory};
+use super::input::InputMemory;
 use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
-use crate::error::{ArgumentError, ConfigurationError, Error};
+use crate::error::{ArgumentError, ConfigurationError, Error, ProgramError};
 use crate::foreign::{Foreign, is_plain_alone};
 use crate::policy::{Priority, Urgency};
 use crate::scheduler::Buffer;
@@ -225,7 +226,7 @@ impl Stream {
             true => Preemption::Plain,
             false => call.preemption_mode().unwrap_or(self.shared.preemption),
         };
-        let Checked { launch, uses, spec } = self.checked(call)?;
+        let Checked { launch, uses, spec } = self.checked(call, None)?;
         let name = launch.kernel.name;
         let work = Work::Launch { spec, due, preemption, launch: Arc::new(launch) };
         self.submit(name, uses, work, Gives::REPORT)
@@ -236,8 +237,8 @@ impl Stream {
         lock(&self.terms).due
     }
 
-    /// A call with everything that is known of it before it is submitted.
-    pub(super) fn checked(&self, call: Call<'_>) -> Result<Checked, Error> {
+    /// A call with everything that is known of it before it is submitted; with the number of the program that it is recorded in.
+    pub(super) fn checked(&self, call: Call<'_>, program: Option<u64>) -> Result<Checked, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
         let Shape { grid, tasks, block, occupancy } = self.shape(&call)?;
@@ -256,7 +257,7 @@ impl Stream {
         if amortize == Amortize::Tasks(0) {
             return Err(Error::Configuration(ConfigurationError::NoAmortizing { kernel: name }));
         }
-        let uses = self.buffer_uses(&call)?;
+        let uses = self.buffer_uses(&call, program)?;
         let Dim3 { x, y, z } = grid;
         let (args, grid) = (call.into_args(), [x, y, z]);
         let spec = LaunchSpec {
@@ -478,10 +479,17 @@ impl Stream {
     }
 
     /// The buffers of a call, or ranges of them. Elements that the kernel writes are passed once.
-    fn buffer_uses(&self, call: &Call<'_>) -> Result<Vec<Use>, Error> {
+    fn buffer_uses(&self, call: &Call<'_>, program: Option<u64>) -> Result<Vec<Use>, Error> {
         let name = call.kernel().name;
         let mut uses: Vec<Use> = Vec::with_capacity(call.args().buffers().len());
         for (argument, access) in call.args().buffers() {
+            let owner = argument.owner.as_ref();
+            match owner.and_then(|owner| InputMemory::is_of(owner, program)) {
+                // Its program alone reads it, and waits for that before it is written.
+                Some(true) => continue,
+                Some(false) => return Err(Error::Program(ProgramError::OtherInput { name })),
+                None => {}
+            }
             let Some((buffer, bytes)) = self.buffer_range(name, argument)? else { continue };
             let used = Use { buffer, bytes, access: *access, overwrites: false };
             if uses.iter().any(|other| other.conflicts(&used)) {
