@@ -114,6 +114,12 @@ impl Engine {
         has_gate
     }
 
+    /// Whether a gate that was disarmed has not left. It waits for room, as the next one would.
+    fn has_late_gate(&self) -> bool {
+        let is_disarmed = |op| self.ops.get(op).is_some_and(|op| op.phase == Phase::Finished);
+        self.queues.gated().any(is_disarmed)
+    }
+
     fn put_behind_gate(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) -> bool {
         let sms = self.ledger.sms();
         let first = self.first_launch(key);
@@ -136,7 +142,7 @@ impl Engine {
             actions.push(Action::Disarm { op: key });
             return false;
         }
-        if self.is_draining() || !self.queues.may_chain() {
+        if self.is_draining() || !self.queues.may_chain() || self.has_late_gate() {
             return false;
         }
         let Some(arrival) = arrival(first, op) else { return false };

@@ -87,6 +87,12 @@ impl DeviceQueues {
         self.change(queue, |queue| queue.gated = true);
     }
 
+    /// The first cohort of each queue that was put behind a gate there.
+    pub fn gated(&self) -> impl Iterator<Item = OpKey> {
+        let gated = self.all.iter().filter(|queue| queue.gated);
+        gated.filter_map(|queue| queue.cohorts.front().map(|&(op, _)| op))
+    }
+
     /// Whether one queue more can hold something behind something else.
     pub fn may_chain(&self) -> bool {
         self.chains < self.count.chains

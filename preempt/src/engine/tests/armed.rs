@@ -124,6 +124,33 @@ fn a_program_gets_its_gate_when_another_gate_has_left() {
 }
 
 #[test]
+fn none_gets_a_gate_while_a_gate_that_was_disarmed_waits_for_room_to_leave() {
+    let (mut world, victim) = with_victim();
+    let late = arm(&mut world, 1, &[3], &[]);
+    let call = world.engine.calls(late)[0];
+    world.disarm_one();
+    let next = arm(&mut world, 2, &[2], &[]);
+    let nexts_call = world.engine.calls(next)[0];
+    assert_eq!(on_device(&world), [victim, call], "it would wait, too");
+    // The victim ends, and leaves room.
+    while on_device(&world).contains(&victim) {
+        world.step_cohort(0);
+    }
+    for _ in 0..100 {
+        if !on_device(&world).contains(&call) {
+            break;
+        }
+        world.step_cohort(0);
+    }
+    world.act();
+    assert_eq!(on_device(&world), [nexts_call]);
+    world.release(0);
+    world.tell_released();
+    world.run_out();
+    assert!(report(&mut world, next).is_some_and(|report| report.armed && report.tasks == 2));
+}
+
+#[test]
 fn a_release_that_comes_late_is_a_launch_like_any_other() {
     let (mut world, _) = with_victim();
     let op = arm(&mut world, 1, &[3, 2], &[]);

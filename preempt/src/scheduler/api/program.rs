@@ -355,8 +355,8 @@ impl Program {
     ///
     /// Nothing is made ahead for a [plain](Program#preemption) program, one that begins with a copy, a fill or captured
     /// work, and one with borrowed memory; nor under a policy that [cannot foresee](crate::policy::Policy::foresee) its
-    /// plan. Nor is it while more urgent launches have the device, or as long as operations before it are not over; it is
-    /// then once they are.
+    /// plan. Nor is it while more urgent launches have the device, as long as operations before it are not over, or where a
+    /// program that was disarmed before still waits for room to leave; it is then once they are.
     ///
     /// # Costs
     ///
