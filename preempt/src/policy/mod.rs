@@ -230,6 +230,9 @@ pub trait Policy: Send {
 }
 
 /// What a policy can ask about the device and about launches. [`ModelDevice`] is one for tests.
+///
+/// To preempt a launch costs its [yield overhead](DeviceView::yield_overhead), and gains its SMs for as long as it [has
+/// left](DeviceView::remaining). Below that cost it is a loss, whatever is launched instead.
 pub trait DeviceView {
     /// The number of SMs.
     fn sms(&self) -> u32;

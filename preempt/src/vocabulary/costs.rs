@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Measured figures, and their sources.
 const H200: &str = include_str!("../sim/h200.txt");
 
-/// Times that a device and its host take beside the kernels' work. Every rule that decides by time takes them from here.
+/// Times that a device and its host take beside the kernels' work. What the engine decides by time it decides by these. How long
+/// a thread waits at most, for the driver or for another thread, is a constant where it waits: such a limit trades nothing.
 ///
 /// ```
 /// use std::time::Duration;

@@ -19,6 +19,9 @@ const ENOUGH: u32 = 3;
 const STOPS: f64 = 3.0;
 
 /// Times of stops, and of whole launches whose preemption is `Auto`.
+///
+/// What a launch will take is the predictor's to say, and is not asked for here. The two forms of a kernel are compared by
+/// their shortest launches of one size: they differ by percents, and a mean by what ran beside each launch.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Estimates {
     /// Time that a launch takes to stop, assumed until a launch of the same kernel was seen to stop.
