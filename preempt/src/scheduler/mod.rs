@@ -434,7 +434,7 @@ impl SchedulerBuilder {
         self
     }
 
-    /// The path of signals that take SMs from running kernels; by default, stream writes.
+    /// The path of signals that take SMs from running kernels; by default, [`SignalPath::Auto`].
     pub fn signal_path(mut self, path: SignalPath) -> SchedulerBuilder {
         self.settings.signal_path = path;
         self

@@ -58,7 +58,7 @@ impl Path {
         if arm == Arm::PlainStreams { Path::raw() } else { Path::scheduler(costs) }
     }
 
-    /// The path through the scheduler (`submit` of `preempt` in `results/launch-h200.json`, b963d75).
+    /// The path through the scheduler (`submit` of `preempt` in the results of `launch` at b963d75, c5368291 in the history).
     fn scheduler(costs: Costs) -> Path {
         let submit = Duration::from_nanos(798);
         let machine = Machine::new(Machine::h200().sms, costs);
