@@ -374,6 +374,8 @@ pub(crate) struct Capabilities {
     pub is_polled: bool,
     /// What the device and its host take, as far as it was measured.
     pub costs: Costs,
+    /// How long it took to measure them; `None` if nothing was measured.
+    pub measuring: Option<Duration>,
 }
 
 impl Capabilities {

@@ -510,6 +510,17 @@ impl Device {
         self.inner.capabilities.costs
     }
 
+    /// How long it took to measure the [costs](Device::costs) when the device was opened; `None` of the CPU device, where
+    /// nothing is measured. A part of a split GPU measures its own.
+    ///
+    /// ```
+    /// assert_eq!(preempt::Device::cpu()?.measuring_costs(), None);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn measuring_costs(&self) -> Option<Duration> {
+        self.inner.capabilities.measuring
+    }
+
     /// Takes the device for one scheduler.
     // Acquire, with the release in `give_back`: what the last scheduler did to the device is done.
     pub(crate) fn take(&self) -> Result<(), Error> {

@@ -50,6 +50,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     clock: 1_000_000,
     is_polled: false,
     costs: Costs::h200(),
+    measuring: None,
 };
 
 /// A device of this size.

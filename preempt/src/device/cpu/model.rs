@@ -112,7 +112,8 @@ impl Model {
         });
         let is_polled = settings.is_polled;
         let costs = Costs::h200();
-        let capabilities = Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, costs };
+        let capabilities =
+            Capabilities { queues: QUEUES, clock: 1_000_000, is_polled, costs, measuring: None };
         let backend = Arc::new(model.clone());
         let news = model.news.clone();
         (Device::new(Piece { backend, properties, capabilities, news }, None), model)

@@ -262,9 +262,11 @@ impl CudaDevice {
         let zeroed = pool.line().issue(|_| Ok(()))?;
         pool.line().wait(zeroed)?;
         probe(&context, &properties, &queues, &pool, &lines)?;
+        let begin = Instant::now();
         let costs = costs::measure(&context, &properties, &queues)?;
-        let clock = properties.clock_khz;
-        let capabilities = Capabilities { queues: QUEUES, clock, is_polled: true, costs };
+        let (clock, measuring) = (properties.clock_khz, Some(begin.elapsed()));
+        let capabilities =
+            Capabilities { queues: QUEUES, clock, is_polled: true, costs, measuring };
         let graphs = graphs::warm_up(&context, &pool, &uploads, queues.streams());
         // Without graphs there are no programs, and all else works, unless the line that tried them is not done.
         if let (Err(error), false) = (&graphs, context.is_freeable()) {
