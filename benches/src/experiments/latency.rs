@@ -110,7 +110,9 @@ The arms:
 - preempt: an urgent launch through the scheduler, from the call of `launch` to the return of
   `wait`, which spins. Signals go by the path that is the default.
 - preempt, armed: a program of the same kernel, which is armed 50 to 600 µs before its launch.
-- preempt, by the proxy: with `SignalPath::Proxy`, measured after the others.
+- preempt, by the proxy: with `SignalPath::Proxy`, measured after the others, half as often.
+- preempt, by stream writes: with `SignalPath::StreamWrite`, measured so after that. `preempt` has
+  either where it is worth more, so these two say what that gains.
 - floor: the victim's preemptible entry by a raw launch with a control block made by hand; one
   stream write takes from it the SMs that the urgent kernel needs, which is launched right after in
   its plain form on a stream of the highest priority. Measured until the host sees the output of all

@@ -1,5 +1,7 @@
 //! How long urgent launches wait.
 
+use std::collections::HashMap;
+
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
@@ -23,6 +25,7 @@ impl Latency {
     pub const ARMED: &str = "preempt, armed";
     pub const STREAM_PRIORITY: &str = "stream priority";
     const PROXY: &str = "preempt, by the proxy";
+    const STREAM_WRITES: &str = "preempt, by stream writes";
     const FLOOR: &str = "floor";
     const IDLE: &str = "idle GPU";
     const PLAIN: &str = "plain streams";
@@ -46,61 +49,52 @@ pub fn latency_of<'a>(
 pub fn latency(folder: &Folder) -> Result<String> {
     let results = folder.get("latency-gpu")?;
     let rows: Vec<Latency> = results.rows_with("block_task_us")?;
-    let arms = [
-        Latency::PREEMPT,
-        Latency::ARMED,
-        Latency::PROXY,
-        Latency::FLOOR,
-        Latency::STREAM_PRIORITY,
-        Latency::PLAIN,
-        Latency::IDLE,
-    ];
-    let mut table = Table::new([
-        "block-tasks of the victim",
-        "yield points",
-        "preempt",
-        "preempt, armed",
-        "preempt, by the proxy",
-        "floor",
-        "CUDA stream priority",
-        "plain streams",
-        "idle GPU",
-    ]);
-    let mut added = [Vec::new(), Vec::new(), Vec::new()];
+    // Results of before an arm was measured have no column of it.
+    let has = |arm: &&str| rows.iter().any(|row| row.arm == *arm);
+    let more = [Latency::STREAM_WRITES].into_iter().filter(has);
+    let arms: Vec<&str> = [Latency::PREEMPT, Latency::ARMED, Latency::PROXY]
+        .into_iter()
+        .chain(more)
+        .chain([Latency::FLOOR, Latency::STREAM_PRIORITY, Latency::PLAIN, Latency::IDLE])
+        .collect();
+    let heading = |&arm: &&str| match arm {
+        Latency::STREAM_PRIORITY => "CUDA stream priority".to_owned(),
+        arm => arm.to_owned(),
+    };
+    let first = ["block-tasks of the victim", "yield points"].map(str::to_owned);
+    let mut lines = vec![first.into_iter().chain(arms.iter().map(heading)).collect::<Vec<_>>()];
+    let mut added: HashMap<&str, Vec<f64>> = HashMap::new();
     for case in rows.iter().filter(|row| row.arm == Latency::PREEMPT) {
         let of = |arm| latency_of(&rows, arm, case.block_task_us, case.yield_points);
-        let [preempt, armed, proxy, floor, priority, plain, idle] = arms.map(of);
-        let (preempt, armed, proxy, floor) = (preempt?, armed?, proxy?, floor?);
-        let told = |row: &Latency| times(row.p50_us, row.p99_us);
-        table.row([
-            time(case.block_task_us),
-            if case.yield_points { "yes" } else { "no" }.to_owned(),
-            told(preempt),
-            told(armed),
-            told(proxy),
-            told(floor),
-            told(priority?),
-            told(plain?),
-            told(idle?),
-        ]);
-        if case.yield_points {
-            for (added, of) in added.iter_mut().zip([preempt, armed, proxy]) {
-                added.push(of.p50_us - floor.p50_us);
+        let yields = if case.yield_points { "yes" } else { "no" };
+        let mut line = vec![time(case.block_task_us), yields.to_owned()];
+        let floor = of(Latency::FLOOR)?;
+        for &arm in &arms {
+            let row = of(arm)?;
+            line.push(times(row.p50_us, row.p99_us));
+            if case.yield_points {
+                added.entry(arm).or_default().push(row.p50_us - floor.p50_us);
             }
         }
+        lines.push(line);
     }
-    let [added, if_armed, by_proxy] = added.map(|added| range(added).unwrap_or_default());
+    let added = |arm| range(added.get(arm).into_iter().flatten().copied());
+    let by_writes = added(Latency::STREAM_WRITES).map_or_else(String::new, |(least, most)| {
+        format!(", {} to {} µs by stream writes alone", digits(least), digits(most))
+    });
+    let arms = [Latency::PREEMPT, Latency::ARMED, Latency::PROXY];
+    let [added, if_armed, by_proxy] = arms.map(|arm| added(arm).unwrap_or_default());
     Ok(format!(
         "The victim fills the GPU with blocks of a known length. The urgent kernel needs SMs that the victim has. Times \
          are from the call of `launch` until the host knows of the end, p50 / p99. *Floor* is a stream write and a raw \
          launch with the same victim, and nothing of the scheduler. An *armed* program of the urgent kernel was announced 50 \
          to 600 µs before. *Idle GPU* is a raw launch without a victim.\n\n{}\nWith yield points the scheduler adds {} to \
-         {} µs to the floor (p50), {} to {} µs if the launch was announced, and {} to {} µs by the proxy; below 0, the \
-         floor was the slower one. A part of it is decisions, and the hand-over between threads. The rest is driver calls \
+         {} µs to the floor (p50), {} to {} µs if the launch was announced, and {} to {} µs by the \
+         proxy{by_writes}; below 0, the floor was the slower one. A part of it is decisions, and the hand-over between threads. The rest is driver calls \
          that were not made for a millisecond, and the worker loop of the urgent kernel. An armed launch has neither \
          decisions nor driver calls before it. It takes the way of a store to its gate, the time until the victim's \
          blocks have left, and its own loop and post.\n\n{}",
-        table.text(),
+        Table::of(lines).text(),
         digits(added.0),
         digits(added.1),
         digits(if_armed.0),

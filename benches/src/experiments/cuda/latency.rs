@@ -67,8 +67,9 @@ struct Case {
     /// Those of a program that was armed, and how many of them began so.
     armed: Samples,
     began_armed: u32,
-    /// Times of `preempt` with signals by the proxy.
+    /// Times of `preempt` with signals by the proxy, and by stream writes alone.
     proxy: Samples,
+    stream_writes: Samples,
     floor: Samples,
     /// Times of the floor where the victim leaves all SMs.
     floor_all: Samples,
@@ -110,36 +111,39 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     }
 
     let evictions = evictions(bench, gpu, &scheduler, &mut random)?;
-    // A scheduler has one path of signals, so this cannot take turns with the others.
+    // A scheduler has one path of signals, so these cannot take turns with the others.
     drop(scheduler);
-    let scheduler = build(SignalPath::Proxy)?;
-    measure_proxy(bench, gpu, &scheduler, &mut cases, &mut random, &mut tally)?;
+    for path in [SignalPath::Proxy, SignalPath::StreamWrite] {
+        let scheduler = build(path)?;
+        for case in &mut cases {
+            let times = measure_again(bench, gpu, &scheduler, case, &mut random, &mut tally)?;
+            match path {
+                SignalPath::Proxy => case.proxy = times,
+                _ => case.stream_writes = times,
+            }
+        }
+    }
     Ok(outcome(&cases, &evictions, tally))
 }
 
-/// Measures the urgent launches of each case again, by a scheduler whose signals go by the proxy.
-fn measure_proxy(
+/// Measures the urgent launches of a case again, by a scheduler whose signals go by another path.
+fn measure_again(
     bench: &Bench,
     gpu: Gpu,
     scheduler: &Scheduler,
-    cases: &mut [Case],
+    case: &Case,
     random: &mut Random,
     tally: &mut Tally,
-) -> Result<()> {
-    for case in cases {
-        let blocks =
-            RawArms::new(gpu, case.length, case.yields, RAW_TIME + 4 * case.length)?.blocks;
-        let mut ours = Ours::new(scheduler, gpu, case.length, blocks)?;
-        let mut proxied = Case::new(case.length, case.yields);
-        let (_, groups) =
-            CASES.into_iter().find(|case| case.0 == proxied.length).unwrap_or(CASES[0]);
-        for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
-            ours.measure_group(&mut proxied, false, random, tally)?;
-        }
-        case.proxy = proxied.ours;
-        scheduler.synchronize()?;
+) -> Result<Samples> {
+    let blocks = RawArms::new(gpu, case.length, case.yields, RAW_TIME + 4 * case.length)?.blocks;
+    let mut ours = Ours::new(scheduler, gpu, case.length, blocks)?;
+    let mut again = Case::new(case.length, case.yields);
+    let (_, groups) = CASES.into_iter().find(|case| case.0 == again.length).unwrap_or(CASES[0]);
+    for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
+        ours.measure_group(&mut again, false, random, tally)?;
     }
-    Ok(())
+    scheduler.synchronize()?;
+    Ok(again.ours)
 }
 
 /// The summary, by its keys.
@@ -461,6 +465,7 @@ impl Case {
             armed: Samples::default(),
             began_armed: 0,
             proxy: Samples::default(),
+            stream_writes: Samples::default(),
             floor: Samples::default(),
             floor_all: Samples::default(),
             drained: Samples::default(),
@@ -472,11 +477,12 @@ impl Case {
     }
 
     /// Name and times, and the times from the signal to the victim's end, where they can be seen.
-    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 8] {
+    fn arms(&self) -> [(&'static str, &Samples, Option<Summary>); 9] {
         [
             ("preempt", &self.ours, None),
             ("preempt, armed", &self.armed, None),
             ("preempt, by the proxy", &self.proxy, None),
+            ("preempt, by stream writes", &self.stream_writes, None),
             ("floor", &self.floor, None),
             ("floor, all SMs", &self.floor_all, Some(self.drained.summary())),
             ("stream priority", &self.stream_priority, None),
