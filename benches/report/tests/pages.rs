@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use preempt_report::pages::{Page, check, pages};
+use serde_json::{Value, json};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -118,6 +119,62 @@ fn a_suite_without_results_says_so_and_its_results_are_read_once_they_are_there(
     fs::write(&chimera, r#"{ "suite": "chimera", "rows": [] }"#).unwrap();
     let error = format!("{:#}", pages(&root).unwrap_err());
     assert!(error.contains("chimera-gpu.json: no row has `program`"), "{error}");
+}
+
+/// Changes what a result says.
+fn change(root: &Path, file: &str, change: impl FnOnce(&mut Value)) {
+    let path = root.join("benches/results").join(file);
+    let mut results = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    change(&mut results);
+    fs::write(&path, results.to_string()).unwrap();
+}
+
+#[test]
+fn what_older_results_lack_is_on_the_page_once_it_is_measured() {
+    let root = copy("older");
+    let is_newer = |row: &Value| row.get("beside").is_some() || row.get("form").is_some();
+    change(&root, "launch-gpu.json", |launch| {
+        launch["rows"].as_array_mut().unwrap().retain(|row| !is_newer(row));
+        launch["summary"].as_object_mut().unwrap().remove("calibration_ms");
+    });
+    let by_writes = "preempt, by stream writes";
+    change(&root, "latency-gpu.json", |latency| {
+        latency["rows"].as_array_mut().unwrap().retain(|row| row["arm"] != by_writes);
+    });
+    let page = results_page(&root);
+    let told = ["| destroy | a graph |", "| preemptible launch |", "were measured in", by_writes];
+    told.iter().for_each(|told| assert!(!page.contains(told), "{told}"));
+
+    change(&root, "launch-gpu.json", |launch| {
+        let call = |beside, waited| {
+            json!({
+                "call": "destroy", "of": "a graph", "side": "driver", "beside": beside,
+                "samples": 20, "waited": waited, "p50_us": 7.0, "p99_us": 8.0, "max_us": 9.0,
+            })
+        };
+        let guard = json!({ "form": "preemptible launch", "p50_us": 5.0, "p99_us": 6.0 });
+        let rows = launch["rows"].as_array_mut().unwrap();
+        rows.extend([call(false, 0), call(true, 3), guard]);
+        launch["summary"]["calibration_ms"] = json!(12.5);
+        let names = ["call", "launch", "follow", "stop", "report", "claim"];
+        launch["summary"]["costs_us"] = names.iter().map(|name| (*name, 4.0)).collect();
+    });
+    change(&root, "latency-gpu.json", |latency| {
+        let rows = latency["rows"].as_array_mut().unwrap();
+        let mut more: Vec<_> = rows.iter().filter(|row| row["arm"] == "preempt").cloned().collect();
+        more.iter_mut().for_each(|row| row["arm"] = by_writes.into());
+        rows.extend(more);
+    });
+    let page = results_page(&root);
+    for told in [
+        "| destroy | a graph | driver | 7.00 µs / 8.00 µs | 7.00 µs / 8.00 µs | 9.00 µs | 3 of 20 |",
+        "| preemptible launch | 5.00 µs | 6.00 µs |",
+        "Its costs were measured in 12.5 ms when the device was opened: call 4.00 µs, ",
+        "| preempt, by the proxy | preempt, by stream writes | floor |",
+        " µs by stream writes alone; below 0",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
 }
 
 #[test]

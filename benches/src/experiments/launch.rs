@@ -51,6 +51,37 @@ against that of the CUDA graph of the same kernels, `preemptible_program_over_gr
 preemptible one, and `program_over_launches` that of the plain one against 50 launches of ours.
 ";
 
+/// What the suite does beyond that on a GPU.
+const GPU_MEANING: &str = "\
+Further rows on a GPU:
+
+- instantiate, upload, update, destroy: the driver's calls for a graph of those 50 kernels:
+  `cuGraphInstantiateWithFlags`, `cuGraphUpload`, `cuGraphExecKernelNodeSetParams` for one of its
+  kernels, `cuGraphExecDestroy`. `upload, to done` is until the stream of the upload is idle.
+- record, set, drop: the same of our programs: `Stream::program`, `Program::set` for one launch, and
+  dropping a program. `record, behind 64 that were dropped` destroys their graphs.
+- Each call is timed on an idle GPU and beside a kernel of 20 ms that has all SMs: a plain one by
+  the driver, or a preemptible one of the scheduler. It begins in the first half of that time.
+  `waited` are the calls that returned after the end of the kernel. Then there are no more beside
+  that one, so a call that always waits has few samples. `graph_calls_waited` and
+  `program_calls_waited` are those of all rows of a side. `graph_.._beside_us` and
+  `program_.._beside_us` are medians beside the kernel, of plain programs.
+- launch to done, as before, and with all arguments set: a plain program of the 50 launches on an
+  idle GPU. The difference of the medians, `program_update_us`, is the change of its graph. Beside a
+  kernel it cannot be told, because a launch takes the SMs.
+- guard: a kernel of one block on an idle GPU, as a plain launch, as a preemptible one, as a program
+  that is not armed, and as one that was armed 50 to 600 µs before, from the call to the return of
+  `wait`. `guard_preemptible_us` and `guard_armed_us` are the medians of the preemptible launch and
+  the armed program less that of the plain launch; below 0, they are sooner. The armed rows are of
+  the programs that began armed, `guard_began_armed`.
+- guard, set until idle, and disarmed until idle: from `Program::set` to the return of
+  `Scheduler::synchronize`, for a program that is not armed, and for one that is. The difference of
+  the medians, `guard_disarm_us`, is how long an armed program has the device once it is disarmed.
+
+`calibration_ms` is the time for which the costs of the device were measured when it was opened, and
+`costs_us` has all of `Device::costs`: `graph`, `take_in`, `decision` and `absence` are an H200's.
+";
+
 impl Experiment for Launch {
     fn name(&self) -> &'static str {
         "launch"
@@ -61,7 +92,7 @@ impl Experiment for Launch {
     }
 
     fn meaning(&self) -> &'static [&'static str] {
-        &[MEANING]
+        &[MEANING, GPU_MEANING]
     }
 
     fn run(&self, bench: &Bench) -> Result<Outcome> {

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::markdown::{Table, percent, times};
+use super::markdown::{Table, percent, time_or_dash, times};
 use super::results::{Folder, Results};
 use crate::pictures::distinct;
 use crate::{digits, time};
@@ -119,17 +120,112 @@ struct Launch {
     p50_to_driver: f64,
 }
 
+/// Calls that make, change or destroy graphs and programs.
+#[derive(Deserialize)]
+struct GraphCall {
+    call: String,
+    of: String,
+    side: String,
+    beside: bool,
+    samples: u32,
+    waited: u32,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+/// One short kernel in one form.
+#[derive(Deserialize)]
+struct Guarded {
+    form: String,
+    p50_us: f64,
+    p99_us: f64,
+}
+
 pub fn launch(folder: &Folder) -> Result<String> {
     let results = folder.get("launch-gpu")?;
     let mut table = Table::new(["", "kernel", "side", "p50", "p99", "to the driver's"]);
-    for row in results.rows::<Launch>()? {
+    for row in results.rows_with::<Launch>("p50_to_driver")? {
         let ratio = format!("{:.2}x", row.p50_to_driver);
         table.row([row.name, row.kernel, row.side, time(row.p50_us), time(row.p99_us), ratio]);
     }
     Ok(format!(
-        "*Submit* is the time inside `launch`. Of a stream of kernels, the time is for each kernel.\n\n{}\n{}",
+        "*Submit* is the time inside `launch`. Of a stream of kernels, the time is for each kernel.\n\n{}{}{}{}\n{}",
         table.text(),
+        graph_calls(&results)?,
+        guards(&results)?,
+        calibration(&results)?,
         results.source(),
+    ))
+}
+
+fn graph_calls(results: &Results) -> Result<String> {
+    let rows: Vec<GraphCall> = results.rows_with_any("beside")?;
+    if rows.is_empty() {
+        return Ok(String::new());
+    }
+    let mut table =
+        Table::new(["call", "of", "side", "idle GPU", "beside a kernel", "the longest", "waited"]);
+    for (call, of, side) in distinct(rows.iter().map(|row| (&row.call, &row.of, &row.side))) {
+        let find = |beside| {
+            let of_call = |row: &&GraphCall| {
+                (&row.call, &row.of, &row.side, row.beside) == (call, of, side, beside)
+            };
+            rows.iter().find(of_call).filter(|row| row.samples > 0)
+        };
+        let told = |row: Option<&GraphCall>| {
+            row.map_or_else(|| "-".to_owned(), |row| times(row.p50_us, row.p99_us))
+        };
+        let beside = find(true);
+        table.row([
+            call.clone(),
+            of.clone(),
+            side.clone(),
+            told(find(false)),
+            told(beside),
+            time_or_dash(beside.map(|row| row.max_us)),
+            beside
+                .map_or_else(|| "-".to_owned(), |row| format!("{} of {}", row.waited, row.samples)),
+        ]);
+    }
+    Ok(format!(
+        "\nGraphs of 50 kernels, and programs of 50 launches, are made, changed and given up on an idle GPU and beside a \
+         kernel of 20 ms that has all SMs, p50 / p99. *Waited* are the calls that returned after its end.\n\n{}",
+        table.text(),
+    ))
+}
+
+fn guards(results: &Results) -> Result<String> {
+    let rows: Vec<Guarded> = results.rows_with_any("form")?;
+    if rows.is_empty() {
+        return Ok(String::new());
+    }
+    let mut table = Table::new(["one short kernel on an idle GPU", "p50", "p99"]);
+    for row in rows {
+        table.row([row.form, time(row.p50_us), time(row.p99_us)]);
+    }
+    Ok(format!(
+        "\nA kernel that can be armed is guarded: it is preemptible, and its program waits behind a gate. From the call to \
+         the return of `wait`; where it is only set, to that of `synchronize`.\n\n{}",
+        table.text(),
+    ))
+}
+
+fn calibration(results: &Results) -> Result<String> {
+    if results.value()["summary"].get("calibration_ms").is_none_or(Value::is_null) {
+        return Ok(String::new());
+    }
+    let costs = &results.value()["summary"]["costs_us"];
+    let told = |name: &str| {
+        let cost = costs[name].as_f64();
+        let cost = cost.with_context(|| format!("{}: no cost `{name}`", results.file))?;
+        Ok(format!("{name} {}", time(cost)))
+    };
+    let measured = ["call", "launch", "follow", "stop", "report", "claim"].map(told);
+    Ok(format!(
+        "\nIts costs were measured in {} when the device was opened: {}.\n",
+        time(1e3 * results.number("calibration_ms")?),
+        measured.into_iter().collect::<Result<Vec<_>>>()?.join(", "),
     ))
 }
 

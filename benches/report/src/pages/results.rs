@@ -122,6 +122,20 @@ impl Results {
         self.rows_that(&format!("has `{field}`"), |row| field == "/" || row.get(field).is_some())
     }
 
+    /// The same of rows that results of before they were measured do not have: none of them then.
+    ///
+    /// # Errors
+    ///
+    /// If a row lacks a field.
+    pub fn rows_with_any<T: DeserializeOwned>(&self, field: &str) -> Result<Vec<T>> {
+        let mut rows = self.value["rows"].as_array().into_iter().flatten();
+        if rows.any(|row| row.get(field).is_some()) {
+            self.rows_with(field)
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
     /// The rows of this figure.
     ///
     /// # Errors

@@ -1,18 +1,19 @@
-//! The cost of a launch against the driver's own call, on an idle GPU and in a long stream of launches.
+//! The cost of a launch against the driver's own call, on an idle GPU and in a long stream of launches, and of what
+//! launches rest on: graphs, guards, and the costs that were measured when the device was opened.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, Preemption, Scheduler, Stream};
+use preempt::{Buffer, Call, Costs, Preemption, Scheduler, Stream};
 use preempt_driver::{Array, Gpu, Graph, Launch, Level, Module};
 use preempt_microkernels::{busy, count};
 use preempt_report::microseconds;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::super::{Bench, Outcome, line};
-use super::ptx;
+use super::super::{Bench, Outcome, line, with_tally};
+use super::{beside, guard, ptx};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show, show_ratio};
 
@@ -21,11 +22,11 @@ const STREAM: u32 = 1000;
 /// Time that each of them takes.
 const LENGTH: Duration = Duration::from_micros(10);
 /// Threads of their blocks.
-const THREADS: u32 = 128;
+pub const THREADS: u32 = 128;
 
 /// Kernels of the program, and the time that each of them takes.
-const CALLS: u32 = 50;
-const CALL: Duration = Duration::from_micros(2);
+pub const CALLS: u32 = 50;
+pub const CALL: Duration = Duration::from_micros(2);
 
 /// Launches on an idle device, long streams, and launches of the program.
 const FULL: (u64, u64, u64) = (20_000, 30, 2000);
@@ -55,11 +56,14 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let few = stream(&scheduler, gpu, sms, streams, &mut tally)?;
     let many = stream(&scheduler, gpu, full, streams, &mut tally)?;
     let [program, preemptible, singly] = program(&scheduler, gpu, sms, programs, &mut tally)?;
+    let beside = beside::measure(bench, gpu, &scheduler, &mut tally)?;
+    let guard = guard::measure(bench, &scheduler, &mut tally)?;
     scheduler.synchronize()?;
 
     let added = submit.ours.p50().as_secs_f64() - submit.raw.p50().as_secs_f64();
+    let device = scheduler.device();
     let over = |row: &Row| ratio(row.ours.p50(), row.raw.p50());
-    let summary = json!({
+    let mut summary = json!({
         "added_us_p50": 1e6 * added,
         "small_kernels_over_plain": over(&few).into_iter().chain(over(&many)).reduce(f64::max),
         "program_over_graph": over(&program),
@@ -68,15 +72,21 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         "launch_to_done_over_driver": over(&done),
         "submit_p50_us": microseconds(submit.ours.p50()),
         "raw_submit_p50_us": microseconds(submit.raw.p50()),
-        "kernels": tally.kernels,
-        "block_tasks": tally.block_tasks,
-        "lost": tally.lost,
-        "repeated": tally.repeated,
+        "calibration_ms": device.measuring_costs().map(|took| microseconds(took) / 1e3),
+        "costs_us": in_microseconds(device.costs()),
     });
+    for more in [beside::summary(&beside), guard.summary()] {
+        if let (Some(all), Value::Object(more)) = (summary.as_object_mut(), more) {
+            all.extend(more);
+        }
+    }
     let rows = [submit, done, few, many, program, preemptible, singly];
     let mut table =
         vec![line(["", "kernel", "side", "samples", "p50", "p99", "max", "p50 / driver"])];
     table.extend(rows.iter().flat_map(Row::lines));
+    table.extend(beside.iter().map(beside::Row::line));
+    table.extend(guard.lines());
+    let rows = rows.iter().flat_map(Row::json).chain(beside.iter().map(beside::Row::json));
     Ok(Outcome {
         about: format!(
             "Submit is the time inside `launch`, against that inside `cuLaunchKernel`. A stream of \
@@ -85,8 +95,8 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         ),
         table,
         text_columns: 3,
-        rows: rows.iter().flat_map(Row::json).collect(),
-        summary,
+        rows: rows.chain(guard.json()).collect(),
+        summary: with_tally(summary, &tally),
         mistake: tally.mistake,
     })
 }
@@ -248,6 +258,24 @@ fn program(
     tally.count("our programs", &stream.download(&counts)?.wait()?, &expected);
     tally.count("the driver's graph", &raw_counts.read()?, &expected);
     Ok([whole, preemptible, singly])
+}
+
+/// The costs of a device, by their names.
+fn in_microseconds(costs: Costs) -> Value {
+    let Costs { call, launch, follow, graph, stop, report, take_in, decision, claim, absence } =
+        costs;
+    json!({
+        "call": microseconds(call),
+        "launch": microseconds(launch),
+        "follow": microseconds(follow),
+        "graph": microseconds(graph),
+        "stop": microseconds(stop),
+        "report": microseconds(report),
+        "take_in": microseconds(take_in),
+        "decision": microseconds(decision),
+        "claim": microseconds(claim),
+        "absence": microseconds(absence),
+    })
 }
 
 /// From the first launch to the end of the last one.

@@ -9,6 +9,8 @@ use preempt_test_kit::storm::Tally;
 
 use super::KERNELS;
 
+mod beside;
+mod guard;
 pub mod latency;
 pub mod launch;
 pub mod overhead;
