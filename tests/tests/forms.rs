@@ -5,13 +5,18 @@ use std::time::Duration;
 
 use preempt::error::LaunchError;
 use preempt::policy::{Arrival, DeviceView, Ffs, Hpf, Plan, Policy, SmRange, StaticPriority};
+use preempt::predict::{Features, Predictor};
 use preempt::{
-    Buffer, Call, CpuLayout, Device, Error, Handle, LaunchId, LaunchReport, NoGrid, Preemption,
-    Scheduler, Stream,
+    Buffer, Call, CpuLayout, Device, Error, Handle, LaunchId, LaunchReport, NoGrid, Opaque,
+    Preemption, Scheduler, Stream,
 };
+use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::{Gate, KERNELS, Random, carried_out, gated};
+
+/// Time: what has to end although a gate is closed ends within this.
+const SOON: Duration = Duration::from_secs(20);
 
 /// Time: longer than any launch may be that is to be plain here.
 const ENDLESS: Duration = Duration::from_secs(3600);
@@ -153,6 +158,179 @@ fn a_cancelled_plain_grid_runs_to_its_end_and_says_so() {
         Ok(report) => assert_eq!(report.tasks, 3),
         Err(Error::Launch(LaunchError::Cancelled { done: 0, tasks: 3 })) => {}
         Err(other) => panic!("{other}"),
+    }
+}
+
+/// A millisecond for each block-task, however fast this machine is.
+struct ByTasks;
+
+impl Predictor for ByTasks {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        Some(Duration::from_millis(launch.grid.into()))
+    }
+
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+/// As [`gated`]; a block-task that waits at the gate can be dropped there, before it has done anything but come.
+#[preemptible(block = 1, idempotent)]
+fn held(gate: *const u32, log: *mut u32, name: u32) {
+    // SAFETY: a gate has two elements, which host and kernels access atomically.
+    let (open, arrived) = unsafe {
+        (AtomicU32::from_ptr(gate.cast_mut()), AtomicU32::from_ptr(gate.add(1).cast_mut()))
+    };
+    arrived.fetch_add(1, SeqCst);
+    while open.load(SeqCst) == 0 {
+        yield_point!();
+        std::thread::yield_now();
+    }
+    // SAFETY: all entries are appended atomically, and the test allocates enough of them.
+    unsafe {
+        let entry = AtomicU32::from_ptr(log).fetch_add(1, SeqCst) + 1;
+        log.add(entry as usize).write(name);
+    }
+}
+
+/// A scheduler with one stream and the settings that it has by default, which knows [`held`] from earlier launches.
+struct Known {
+    scheduler: Scheduler,
+    stream: Stream,
+    gate: Gate,
+    log: Buffer<u32>,
+}
+
+impl Known {
+    fn new() -> Known {
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+        let builder = Scheduler::builder().device(device).policy(StaticPriority::new());
+        let scheduler = builder.predictor(ByTasks).build().expect("a scheduler");
+        let stream = scheduler.stream(0);
+        let [open, gate] = [(); 2].map(|()| Gate::new(&scheduler));
+        open.open();
+        for _ in 0..3 {
+            let mut log = scheduler.zeroed(64).expect("memory");
+            let call = held(&open.0, &mut log, 0).grid(1);
+            let report = stream.launch(call).and_then(|handle| handle.wait()).expect("runs");
+            assert!(!report.plain, "the kernel is not known");
+        }
+        let log = scheduler.zeroed(64).expect("memory");
+        Known { scheduler, stream, gate, log }
+    }
+
+    /// A launch that is predicted to take a millisecond for each block-task.
+    fn launch(&mut self, name: u32, tasks: u32) -> Handle<LaunchReport> {
+        let call = held(&self.gate.0, &mut self.log, name).grid(tasks);
+        self.stream.launch(call).expect("accepted")
+    }
+}
+
+#[test]
+fn a_scheduler_and_a_launch_that_choose_no_form_get_that_which_costs_less() {
+    let forms = |preemption: Option<Preemption>| {
+        let device = Device::cpu_with(CpuLayout::sms(1)).expect("a device");
+        let builder = Scheduler::builder().device(device).predictor(ByTasks);
+        let scheduler = match preemption {
+            Some(preemption) => builder.preemption(preemption).build(),
+            None => builder.build(),
+        };
+        let scheduler = scheduler.expect("a scheduler");
+        let (gate, mut log) = (Gate::new(&scheduler), scheduler.zeroed(64).expect("memory"));
+        gate.open();
+        let stream = scheduler.stream(0);
+        [(); 5].map(|()| {
+            let call = gated(&gate.0, &mut log, 1).grid(1);
+            stream.launch(call).and_then(|handle| handle.wait()).expect("runs").plain
+        })
+    };
+    assert_eq!(forms(None), [false, false, false, true, true]);
+    assert_eq!(forms(Some(Preemption::Plain)), [true; 5], "the call has that of its scheduler");
+    assert_eq!(forms(Some(Preemption::Preemptible)), [false; 5]);
+}
+
+#[test]
+fn a_cancelled_launch_that_was_chosen_plain_ends_with_its_grid_and_nothing_else_is_started() {
+    let mut of = Known::new();
+    let (running, waiting, behind) = (of.launch(1, 10), of.launch(2, 4), of.launch(3, 2));
+    of.gate.wait_for(1);
+    running.cancel();
+    waiting.cancel();
+    let cancelled = waiting.wait_timeout(SOON).expect("in time").expect_err("it is not started");
+    let expected = LaunchError::Cancelled { done: 0, tasks: 4 };
+    assert_eq!(cancelled.to_string(), Error::Launch(expected).to_string());
+    assert!(!running.is_done(), "its blocks look at no signal");
+    of.gate.open();
+    let report = running.wait().expect("runs");
+    assert_eq!((report.plain, report.tasks), (true, 10));
+    assert_eq!(behind.wait().expect("runs").tasks, 2);
+    assert_eq!(log_of(&of.stream, &of.log), [[1; 10].as_slice(), &[3; 2]].concat());
+}
+
+#[test]
+fn a_launch_that_takes_longer_than_a_plain_one_may_is_cancelled_at_a_yield_point() {
+    let mut of = Known::new();
+    let running = of.launch(1, 11);
+    of.gate.wait_for(1);
+    running.cancel();
+    // The gate is closed, so no block-task ends.
+    let cancelled = running.wait_timeout(SOON).expect("it leaves");
+    let expected = LaunchError::Cancelled { done: 0, tasks: 11 };
+    let cancelled = cancelled.expect_err("it does not run").to_string();
+    assert_eq!(cancelled, Error::Launch(expected).to_string());
+    of.gate.open();
+    assert_eq!(of.launch(2, 1).wait().expect("runs").tasks, 1);
+    assert_eq!(log_of(&of.stream, &of.log), [2]);
+}
+
+#[test]
+fn a_dropped_scheduler_ends_with_the_launch_that_was_chosen_plain() {
+    let mut of = Known::new();
+    let (running, waiting) = (of.launch(1, 10), of.launch(2, 4));
+    of.gate.wait_for(1);
+    let Known { scheduler, gate, log, .. } = of;
+    let device = scheduler.device().clone();
+    std::thread::scope(|scope| {
+        let drops = scope.spawn(|| drop(scheduler));
+        let dropped = waiting.wait_timeout(SOON).expect("in time").expect_err("it is not started");
+        let expected = LaunchError::SchedulerDropped { done: 0, tasks: 4 };
+        assert_eq!(dropped.to_string(), Error::Launch(expected).to_string());
+        assert!(!running.is_done() && !drops.is_finished(), "the grid runs");
+        gate.open();
+    });
+    let report = running.wait().expect("runs");
+    assert_eq!((report.plain, report.tasks), (true, 10));
+    let next = Scheduler::builder().device(device).build().expect("the device is free");
+    assert_eq!(log_of(&next.stream(0), &log), [1; 10]);
+}
+
+#[test]
+fn opaque_work_that_has_the_device_alone_waits_for_the_plain_grid_and_for_nothing_behind_it() {
+    for opaque in [Opaque::new("alone").exclusive(), Opaque::new("the first run")] {
+        let mut of = Known::new();
+        let (running, behind) = (of.launch(1, 10), of.launch(2, 4));
+        of.gate.wait_for(1);
+        let seen = Arc::new(AtomicU32::new(0));
+        let (sees, log) = (seen.clone(), of.log.address());
+        let alone = carried_out(&of.scheduler, || {
+            // A stream that comes to be later changes no form.
+            let work = of.scheduler.stream(9).opaque(opaque, move |_| {
+                // What was launched beside it would run meanwhile.
+                std::thread::sleep(Duration::from_millis(20));
+                // SAFETY: the log is there until the end, and kernels access it atomically.
+                let logged = unsafe { AtomicU32::from_ptr(log as *mut u32) };
+                sees.store(logged.load(SeqCst), SeqCst);
+                Ok(())
+            });
+            work.expect("accepted")
+        });
+        assert!(!alone.is_done() && !running.is_done());
+        of.gate.open();
+        alone.wait().expect("runs");
+        assert_eq!(seen.load(SeqCst), 10, "block-tasks that were done");
+        for (launch, tasks) in [(running, 10), (behind, 4)] {
+            let report = launch.wait().expect("runs");
+            assert_eq!((report.plain, report.tasks), (true, tasks));
+        }
+        assert_eq!(log_of(&of.stream, &of.log), [[1; 10].as_slice(), &[2; 4]].concat());
     }
 }
 

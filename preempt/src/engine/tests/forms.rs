@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Cohort, QUEUES};
+use super::world::{Asked, Cohort, QUEUES};
 use super::*;
 use crate::policy::{Ffs, Priority};
 
@@ -248,5 +248,70 @@ fn plain_launches_are_queued_ahead_for_a_limited_time() {
         (0..6).for_each(|_| _ = world.submit_asking(0, 10, &[], asks(micros)));
         assert_eq!(world.cohorts.len(), queued, "{micros} µs each");
         world.run_out();
+    }
+}
+
+/// Launches of one stream that may have either form. Those of 2 ms are not queued ahead behind one another.
+fn stream_of_either(world: &mut World, micros: u64, launches: usize) -> Vec<OpKey> {
+    let asks = Asks {
+        hardware_stop: Some(Duration::from_micros(5)),
+        predicted: Some(Duration::from_micros(micros)),
+        ..Asks::default()
+    };
+    let ops = (0..launches).map(|_| world.submit_asking(0, 10, &[], asks)).collect();
+    (0..6).for_each(|_| world.step_cohort(0));
+    ops
+}
+
+fn ran_plain(world: &mut World, op: OpKey) -> bool {
+    let Some(Outcome::Done(report)) = world.op(op).finished else { return false };
+    report.plain && report.tasks == 10
+}
+
+#[test]
+fn a_cancelled_plain_grid_is_told_nothing_and_what_waits_behind_it_goes_on() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let [running, waiting, behind] = stream_of_either(&mut world, 2000, 3)[..] else { panic!() };
+    [running, waiting].into_iter().for_each(|op| world.handle(Event::Cancel { op }));
+    assert_eq!(world.op(waiting).finished, Some(Outcome::Cancelled { done: 0 }));
+    assert!(world.op(running).claimed > 0 && !world.is_finished(running));
+    assert!(world.words.is_empty() && world.cohorts.len() == 1, "its blocks look at no signal");
+    world.run_out();
+    assert!(ran_plain(&mut world, running) && ran_plain(&mut world, behind));
+    assert!(!world.op(waiting).started);
+}
+
+#[test]
+fn a_closed_engine_ends_with_the_plain_grid_that_runs() {
+    let mut world = World::new(4, 1, StaticPriority::new());
+    let [running, waiting, behind] = stream_of_either(&mut world, 2000, 3)[..] else { panic!() };
+    world.handle(Event::Close);
+    for op in [waiting, behind] {
+        assert_eq!(world.op(op).finished, Some(Outcome::Closed { done: 0 }));
+    }
+    assert!(world.engine.is_busy() && world.words.is_empty() && world.cohorts.len() == 1);
+    world.run_out();
+    assert!(ran_plain(&mut world, running));
+    assert!(!world.op(waiting).started && !world.op(behind).started);
+}
+
+/// `check_alone` checks that nothing else is on the device when the opaque work starts.
+#[test]
+fn a_drain_waits_for_the_plain_grids_on_the_device_and_for_no_other() {
+    for (micros, on_device) in [(2000, 1), (30, 4)] {
+        for exclusive in [true, false] {
+            let mut world = World::new(4, 1, StaticPriority::new());
+            let ops = stream_of_either(&mut world, micros, 6);
+            assert_eq!(world.cohorts.len(), on_device);
+            let opaque = Some(Opaque { name: "opaque", variant: 0, exclusive });
+            let alone = world.ask(Asked { stream: 1, opaque, ..Asked::default() });
+            while !world.copies.contains(&alone) {
+                world.step_cohort(0);
+            }
+            let started = ops.iter().filter(|&&op| world.op(op).started).count();
+            assert_eq!((started, world.words.len()), (on_device, 0), "{micros} µs each");
+            world.run_out();
+            assert!(ops.iter().all(|&op| ran_plain(&mut world, op)));
+        }
     }
 }
