@@ -5,16 +5,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use preempt::error::{LaunchError, MemoryError, PoolError, ProgramError};
 use preempt::pool::{
     Application, Class, Elastic, FirstCome, Pool, PoolBuilder, PoolPlan, PoolPolicy, Resident, Run,
     Stop, Task, TaskHandle, UserFacingFirst,
 };
+use preempt::predict::{Features, Predictor};
 use preempt::{Buffer, CpuLayout, Device, Error, Preemption, Scheduler};
 use preempt_test_kernels as kernels;
-use preempt_test_kit::Random;
+use preempt_test_kit::{Gate, Random, gated};
 
 /// Tasks of a storm, all pools together.
 const TASKS: u32 = 100_000;
@@ -24,11 +25,15 @@ fn layout() -> CpuLayout {
 }
 
 fn builder(devices: usize, layout: CpuLayout) -> PoolBuilder {
+    builder_with(Preemption::Preemptible, devices, layout)
+}
+
+fn builder_with(preemption: Preemption, devices: usize, layout: CpuLayout) -> PoolBuilder {
     (0..devices).fold(Pool::builder(), |builder, _| {
         let scheduler = Scheduler::builder().device(Device::cpu_with(layout).expect("a device"));
         // Memory is not waited for in the device's own line, however long others would wait there.
         let patience = Duration::from_secs(3600);
-        let scheduler = scheduler.preemption(Preemption::Preemptible).allocation_timeout(patience);
+        let scheduler = scheduler.preemption(preemption).allocation_timeout(patience);
         builder.scheduler(scheduler.build().expect("a scheduler"))
     })
 }
@@ -533,6 +538,62 @@ fn a_dropped_pool_gives_its_devices_back() {
     assert!(matches!(error, Error::Pool(PoolError::PoolDropped { .. })), "{error}");
 }
 
+/// Each launch takes a millisecond, however fast this machine is.
+struct Alike;
+
+impl Predictor for Alike {
+    fn predict(&self, _launch: &Features<'_>) -> Option<Duration> {
+        Some(Duration::from_millis(1))
+    }
+
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+#[test]
+fn a_run_that_is_revoked_ends_with_its_plain_grid_and_another_one_does_all_of_it_once() {
+    let device = Device::cpu_with(layout()).expect("a device");
+    let scheduler = Scheduler::builder().device(device).predictor(Alike).build();
+    let scheduler = scheduler.expect("a scheduler");
+    let (open, gate) = (Gate::new(&scheduler), Arc::new(Gate::new(&scheduler)));
+    open.open();
+    // After these, the kernel is known, and a launch of it is a plain grid.
+    for _ in 0..3 {
+        let mut log = scheduler.zeroed(8).expect("memory");
+        let call = gated(&open.0, &mut log, 0).grid(1);
+        scheduler.stream(0).launch(call).and_then(|handle| handle.wait()).expect("runs");
+    }
+    let pool = Pool::builder().scheduler(scheduler).stop(Stop::Revoke(Duration::ZERO));
+    let pool = pool.build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let (of_task, is_launched) = (gate.clone(), Arc::new(AtomicBool::new(false)));
+    let launched = is_launched.clone();
+    let batch = nightly.submit(&Task::new("batch", move |run| {
+        let mut log = run.zeroed::<u32>(16)?;
+        run.launch(gated(&of_task.0, &mut log, 1).grid(5))?;
+        run.launch(gated(&of_task.0, &mut log, 2).grid(3))?;
+        launched.store(true, SeqCst);
+        run.download(&log)
+    }));
+    gate.wait_for(2);
+    while !is_launched.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    let user = service.submit(&Task::new("user", |run| scaled(8, 1, run))).expect("accepted");
+    // What waits behind the grid is cancelled, and the grid, whose blocks look at no signal, goes on.
+    let start = Instant::now();
+    while pool.scheduler(0).expect("a device").stats().total.cancelled == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "it was not told to leave");
+        std::thread::yield_now();
+    }
+    let user = user.wait_timeout(Duration::from_millis(20)).expect_err("the device is not free");
+    gate.open();
+    assert_eq!(user.wait().expect("a result"), expected(8, 1));
+    let log = batch.and_then(TaskHandle::wait).expect("a result");
+    assert_eq!((log[0], &log[1..=8]), (8, [1, 1, 1, 1, 1, 2, 2, 2].as_slice()));
+    assert_eq!(pool.stats().revocations, 1);
+    assert_eq!(gate.arrived(), 5 + 5 + 3, "the grid of the first run, and all of the second one");
+}
+
 /// Panics the fifth time that it is asked to decide, or asked when.
 #[derive(Debug)]
 struct Panics {
@@ -629,10 +690,14 @@ fn each_task_of_a_storm_is_answered_once() {
                 .policy(Elastic::new(Duration::from_micros(300)).period(Duration::from_millis(1)))
         },
     ];
-    for (seed, policy) in policies.into_iter().enumerate() {
+    // Launches of the default form are plain grids once their kernel is known.
+    let forms = [Preemption::Preemptible, Preemption::default()];
+    for (seed, (policy, form)) in policies.into_iter().zip(forms).enumerate() {
         // Two tasks at once have seldom room.
         for stop in [Stop::Yield(Duration::ZERO), Stop::Revoke(Duration::ZERO)] {
-            let pool = policy(builder(3, layout().memory(400)).stop(stop)).build().expect("a pool");
+            let pool = policy(builder_with(form, 3, layout().memory(400)).stop(stop))
+                .build()
+                .expect("a pool");
             let applications = [both(&pool), both(&pool)].concat();
             let mut storm = Storm::new(seed as u64);
             for _ in 0..TASKS / 4 {

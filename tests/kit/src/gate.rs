@@ -48,9 +48,14 @@ impl Gate {
         self.word(0).store(1, SeqCst);
     }
 
-    /// Waits until this many block-tasks stand before the gate.
+    /// Block-tasks that have come to the gate until now.
+    pub fn arrived(&self) -> u32 {
+        self.word(1).load(SeqCst)
+    }
+
+    /// Waits until this many block-tasks have come to the gate.
     pub fn wait_for(&self, tasks: u32) {
-        while self.word(1).load(SeqCst) < tasks {
+        while self.arrived() < tasks {
             std::thread::yield_now();
         }
     }
