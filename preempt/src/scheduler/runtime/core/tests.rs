@@ -1,4 +1,4 @@
-//! When a turn asks the policy, and about which launches. When it asks the predictor.
+//! When a turn asks the policy, and about which launches. When it asks the predictor. What it learns from launches that end.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,7 +10,7 @@ use preempt_device::prelude::*;
 use crate::device::model::{Model, Settings as OfModel};
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, StaticPriority};
 use crate::predict::{Features, Predictor};
-use crate::{Call, Costs, CpuLayout, Device, LaunchId, Scheduler, Stream};
+use crate::{Call, Costs, CpuLayout, Device, LaunchId, Priority, Scheduler, Stream};
 
 #[preemptible(block = 32)]
 fn nothing(_x: &[u32]) {}
@@ -270,6 +270,108 @@ fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
     assert_eq!(first.done, second.done, "seen together");
     assert_eq!((third.tasks, third.yields), (3, 0));
     assert_eq!(rest.wait().expect("done").tasks, 100);
+}
+
+/// Static priorities. Notes what it would cost to make the latest launch of priority 0 yield, whenever it is asked.
+struct NotesStops(StaticPriority, Arc<Mutex<Vec<Duration>>>, Option<LaunchId>);
+
+impl Policy for NotesStops {
+    fn name(&self) -> &str {
+        "notes stops"
+    }
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        if launch.priority == Priority(0) {
+            self.2 = Some(launch.id);
+        }
+        self.0.arrived(now, launch);
+    }
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.0.departed(now, launch);
+    }
+    fn goes_by_order(&self) -> bool {
+        self.0.goes_by_order()
+    }
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        let stop = self.2.map(|launch| device.yield_overhead(launch));
+        self.1.lock().expect("no panic").extend(stop);
+        self.0.assign(now, device, plan);
+    }
+}
+
+/// The time of launches of one block-task, and of all others.
+struct Predicts(Duration, Duration);
+
+impl Predictor for Predicts {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        Some(if launch.grid == 1 { self.0 } else { self.1 })
+    }
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+/// Block-tasks of [`holds`] that have begun, and those that go on.
+static HOLDING: AtomicU32 = AtomicU32::new(0);
+static LET_GO: AtomicU32 = AtomicU32::new(0);
+
+#[preemptible(block = 1)]
+fn holds(_x: &[u32]) {
+    let number = HOLDING.fetch_add(1, SeqCst);
+    while LET_GO.load(SeqCst) <= number {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn short_launches_tell_how_long_the_hardware_takes_to_make_room_and_longer_ones_do_not() {
+    const HELD: Duration = Duration::from_millis(20);
+    const TASKS: u32 = 2;
+    // Of a launch of two block-tasks on one SM, one is expected to take half of the time.
+    let (took, block) = (Duration::from_millis(1), Duration::from_micros(500));
+    // What a plain grid is expected to take to stop when urgent launches come that are predicted to take this long.
+    let stops = |urgent: Duration| {
+        let noted = Arc::<Mutex<Vec<Duration>>>::default();
+        let scheduler = Scheduler::builder()
+            .device(Device::cpu_with(CpuLayout::sms(1).blocks_per_sm(1)).expect("a device"))
+            .policy(NotesStops(StaticPriority::new(), noted.clone(), None))
+            .predictor(Predicts(urgent, took))
+            .costs(Costs::h200())
+            .build()
+            .expect("a scheduler");
+        let x = scheduler.zeroed::<u32>(1).expect("memory");
+        let [low, high] = [0, 1].map(|priority| scheduler.stream(priority));
+        // After these, the kernel is known.
+        LET_GO.store(u32::MAX, SeqCst);
+        for _ in 0..3 {
+            low.launch(holds(&x).grid(4)).expect("accepted").wait().expect("done");
+        }
+        [(); 4].map(|()| {
+            let begun = HOLDING.load(SeqCst);
+            LET_GO.store(begun, SeqCst);
+            let below = low.launch(holds(&x).grid(TASKS)).expect("accepted");
+            while HOLDING.load(SeqCst) == begun {
+                std::thread::yield_now();
+            }
+            noted.lock().expect("no panic").clear();
+            let above = nothing(&x).grid(1).preemption(Preemption::Preemptible);
+            let above = high.launch(above).expect("accepted");
+            while noted.lock().expect("no panic").is_empty() {
+                std::thread::yield_now();
+            }
+            // No thread looks at the core in the midst of a turn, so it is on the device by then, even if that was another
+            // decision.
+            (0..2).for_each(|_| _ = scheduler.stats());
+            let stop = noted.lock().expect("no panic")[0];
+            std::thread::sleep(HELD);
+            LET_GO.store(u32::MAX, SeqCst);
+            above.wait().expect("done");
+            assert!(below.wait().expect("done").plain);
+            stop
+        })
+    };
+    let longest = super::TELLING * Costs::h200().whole_stop();
+    let [first, second, third, fourth] = stops(longest);
+    assert_eq!([first, second, third], [block; 3], "too few were seen");
+    assert!(fourth >= HELD - longest, "{fourth:?}");
+    assert_eq!(stops(longest + Duration::from_nanos(1)), [block; 4]);
 }
 
 #[test]
