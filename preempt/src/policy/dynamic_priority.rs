@@ -26,7 +26,8 @@ const STEP: Duration = Duration::from_millis(1);
 ///
 /// A request of EffiSha is a stream here. If a launch ends before the quota does, the next one of the stream goes on
 /// with the rest. So no stream runs for longer than its quota while other streams wait in the active queue, except for
-/// block-tasks that do not yield. No launch waits for ever behind a given number of streams; new streams that keep
+/// block-tasks that do not yield. What a launch has left does not count: it yields to a more urgent one even if it would have
+/// ended sooner than it yields. No launch waits for ever behind a given number of streams; new streams that keep
 /// coming can delay the inactive queue. SMs that the active queue does not fill go to the inactive one, most urgent
 /// first.
 #[derive(Debug, Default)]

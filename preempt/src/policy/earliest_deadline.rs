@@ -14,7 +14,8 @@ use crate::vocabulary::LaunchId;
 ///
 /// A launch never waits for one with a later deadline, except for the block-tasks that run when it arrives. Of equal
 /// deadlines, the launch that was ready first goes first. Launches without a deadline run after all others, in the
-/// order in which they became ready. Priorities do not count.
+/// order in which they became ready. Priorities do not count. What a launch has left counts for admission alone: it yields to
+/// an earlier deadline even if it would have ended sooner than it yields.
 ///
 /// A launch is admitted if it and all admitted launches with later deadlines are in time when they run one after the
 /// other. Each counts with its [remaining time](DeviceView::remaining) and one [yield

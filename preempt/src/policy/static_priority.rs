@@ -14,7 +14,8 @@ use crate::vocabulary::LaunchId;
 /// plain grids that more than five levels of more urgent plain grids have preempted.
 /// Launches of equal priority run in the order in which they became ready, whatever their priorities were then. A
 /// later one yields to an earlier one only if a more urgent launch made that one yield before. A launch takes no more
-/// SMs than it can use; the others go to the next launches.
+/// SMs than it can use; the others go to the next launches. What a less urgent launch has left does not count: it yields
+/// even if it would have ended sooner than it yields.
 ///
 /// A constant stream of urgent launches can keep a less urgent one waiting for ever.
 #[derive(Debug, Default)]

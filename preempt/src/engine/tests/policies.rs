@@ -481,3 +481,43 @@ fn all_sms_can_be_left_free_for_a_moment() {
     world.run_out();
     assert_eq!(world.engine.refusal(), None);
 }
+
+/// A launch with 30 µs left, whose yield takes 50 µs, and one that comes later and needs 20 µs.
+#[test]
+fn a_launch_yields_at_a_loss_where_the_policy_does_not_go_by_what_is_left() {
+    let takes_its_sms = |policy: Box<dyn Policy>, priority, yield_overhead| {
+        let mut world = World::with(4, 1, policy);
+        let asks = |priority, deadline, predicted| {
+            let (priority, deadline) = (Priority(priority), Some(micros(deadline)));
+            let urgency = Urgency { priority, deadline, ..Urgency::default() };
+            let (predicted, yield_overhead) = (Some(micros(predicted)), micros(yield_overhead));
+            Asks { urgency, predicted, yield_overhead, ..Asks::default() }
+        };
+        let first = world.submit_asking(0, 100, &[], asks(0, 1_000_000, 30));
+        (0..10).for_each(|_| world.step_cohort(0));
+        let later = world.submit_asking(1, 100, &[], asks(priority, 500_000, 20));
+        let owners = world.engine.owners().to_vec();
+        world.run_out();
+        assert_eq!(world.engine.refusal(), None);
+        let has_all = |op| owners.iter().all(|owner| *owner == Some(LaunchId(op)));
+        assert!(has_all(first) || has_all(later));
+        has_all(later)
+    };
+    let by_order: [fn() -> Box<dyn Policy>; 6] = [
+        || Box::new(StaticPriority::new()),
+        || Box::new(StaticPriority::whole_device()),
+        || Box::new(EarliestDeadline::new()),
+        || Box::new(DynamicPriority::new()),
+        || Box::new(DynamicPriority::whole_device()),
+        || Box::new(Hpf::new()),
+    ];
+    for policy in by_order {
+        assert!(takes_its_sms(policy(), 1, 50), "{}", policy().name());
+    }
+    let by_what_is_left: [fn() -> Box<dyn Policy>; 2] =
+        [|| Box::new(Hpf::new()), || Box::new(ShortestRemaining::new())];
+    for policy in by_what_is_left {
+        assert!(!takes_its_sms(policy(), 0, 50), "{}", policy().name());
+        assert!(takes_its_sms(policy(), 0, 1), "{}: it pays", policy().name());
+    }
+}
