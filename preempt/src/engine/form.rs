@@ -75,6 +75,18 @@ impl LaunchSpec {
     }
 }
 
+/// Whether a program that may have either form is one plain launch: each of its launches may be a plain grid, and together
+/// they are known to take no longer than `longest`. Those that are plain in any case, such as captured work, run to their ends
+/// in either form of the program.
+pub(crate) fn is_plain_as_a_whole(
+    mut launches: impl Iterator<Item = LaunchSpec>,
+    predicted: Option<Duration>,
+    longest: Duration,
+) -> bool {
+    predicted.is_some_and(|predicted| predicted <= longest)
+        && launches.all(|launch| launch.plain || launch.hardware_stop.is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +152,19 @@ mod tests {
         assert_eq!(stop(200, None, Some(0.97)), None, "both leave as soon");
         assert_eq!(stop(100, None, Some(0.99)), Some(us(10)), "as fast");
         assert_eq!(stop(100, None, Some(1.5)), Some(us(10)), "the plain grid is");
+    }
+
+    #[test]
+    fn a_program_is_plain_if_each_launch_may_be_and_all_together_are_short() {
+        let loops = launch(Some(us(100)));
+        let either = LaunchSpec { hardware_stop: Some(us(5)), ..loops };
+        let plain = LaunchSpec { plain: true, ..loops };
+        let is_plain = |launches: &[LaunchSpec], predicted| {
+            is_plain_as_a_whole(launches.iter().copied(), predicted, LONGEST)
+        };
+        assert!(is_plain(&[either, plain, either], Some(LONGEST)));
+        assert!(!is_plain(&[either, plain, either], Some(LONGEST + us(1))), "all of it is longer");
+        assert!(!is_plain(&[either], None), "nothing is known");
+        assert!(!is_plain(&[either, loops], Some(us(200))), "one has to be preemptible");
     }
 }

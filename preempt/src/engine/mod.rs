@@ -42,7 +42,7 @@ use agenda::{Agenda, Intake, Launches};
 pub(crate) use armed::Hint;
 use controls::Controls;
 use ending::outcome;
-pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned};
+pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned, is_plain_as_a_whole};
 pub(crate) use interface::{
     Action, Called, Change, Event, Grant, Outcome, Refusal, Submission, Whose,
 };

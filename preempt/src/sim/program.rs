@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::machine::{KernelModel, refused};
-use crate::engine::{Called, LONGEST_PLAIN, LaunchSpec, MAX_CALLS, whole};
+use crate::engine::{Called, LONGEST_PLAIN, LaunchSpec, MAX_CALLS, is_plain_as_a_whole, whole};
 use crate::error::Error;
 use crate::vocabulary::MOST_TOGETHER;
 
@@ -104,10 +104,8 @@ pub(super) fn form(
     // On the device, the gaps are a part of it.
     let gaps = gap * (specs().count().max(1) - 1) as u32;
     let predicted = specs().try_fold(gaps, |sum, spec| Some(sum.saturating_add(spec.predicted?)));
-    let may_be_plain = is_auto
-        && goes_by_order
-        && predicted.is_some_and(|time| time <= LONGEST_PLAIN)
-        && specs().all(|spec| spec.plain || spec.hardware_stop.is_some());
+    let may_be_plain =
+        is_auto && goes_by_order && is_plain_as_a_whole(specs(), predicted, LONGEST_PLAIN);
     if may_be_plain || specs().all(|spec| spec.plain) {
         return Form::Plain(LaunchSpec {
             predicted,

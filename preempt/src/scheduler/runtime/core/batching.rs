@@ -8,7 +8,7 @@ use super::{Core, InCall, InWork, Job, Message, Target, Work};
 use crate::device::KernelLaunch;
 use crate::engine::{
     Called, Change, Circumstances, Did, Event, Kind, LaunchSpec, Lead, Next, Pace, Submission,
-    ToDo, Waiting, Whose, goes_first,
+    ToDo, Waiting, Whose, goes_first, is_plain_as_a_whole,
 };
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
@@ -292,31 +292,29 @@ impl Core {
         if program.preemption == Preemption::Plain {
             return true;
         }
-        let armed = program.armed.is_some();
-        // If each kernel may be a plain grid, the program may, unless it takes too long as a whole.
-        let mut may_be_plain = program.preemption == Preemption::Auto
-            && !armed
-            && predicted.is_some_and(|predicted| predicted <= self.longest_plain)
-            && self.engine.goes_by_order();
         for (index, spec) in program.specs.iter().enumerate() {
             let spec = match (*spec, program.kernel(index)) {
-                // Like captured work, it runs to its end in either form of the program.
-                (Some(spec), Some(launch)) if !program.has_cohorts(index) => {
-                    Some(self.expected(launch, spec, Preemption::Plain, may_be_preempted))
-                }
                 (Some(spec), Some(launch)) => {
-                    let spec = self.expected(launch, spec, program.preemption, may_be_preempted);
-                    may_be_plain &= spec.hardware_stop.is_some();
-                    Some(LaunchSpec { hardware_stop: None, ..spec })
+                    let has_cohorts = program.has_cohorts(index);
+                    let form = if has_cohorts { program.preemption } else { Preemption::Plain };
+                    Some(self.expected(launch, spec, form, may_be_preempted))
                 }
-                // Captured work runs to its end in either form.
                 (spec, _) => spec,
             };
             calls.push(program.called(index, spec));
         }
-        if may_be_plain {
+        let launches = calls.iter().filter_map(|call| call.launch);
+        let is_plain = program.preemption == Preemption::Auto
+            && program.armed.is_none()
+            && is_plain_as_a_whole(launches, predicted, self.longest_plain)
+            && self.engine.goes_by_order();
+        if is_plain {
             calls.clear();
         }
-        may_be_plain
+        // The form is that of the program, so the engine chooses none for a call.
+        for launch in calls.iter_mut().filter_map(|call| call.launch.as_mut()) {
+            launch.hardware_stop = None;
+        }
+        is_plain
     }
 }
