@@ -1,16 +1,22 @@
 //! Programs at random, compared with what one thread would compute.
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
+use preempt::error::LaunchError;
 use preempt::{
-    BufferSliceMut, CpuLayout, Device, Error, Preemption, Program, ProgramBuilder, ProgramCall,
-    Scheduler, Stream,
+    BufferSliceMut, CpuLayout, Device, Error, Handle, LaunchReport, Preemption, Program,
+    ProgramBuilder, ProgramCall, Scheduler, Stream,
 };
 use preempt_test_kernels as kernels;
 use preempt_test_kit::storm::Chaos;
 use preempt_test_kit::{KERNELS, Random};
 
 use super::{LEN, in_time, scaled};
+
+/// Threads of a block-task of `scale`, and its block-tasks.
+const BLOCK: usize = 32;
+const TASKS: u32 = LEN.div_ceil(BLOCK) as u32;
 
 /// A call, in elements of one buffer.
 #[derive(Clone, Copy)]
@@ -129,17 +135,107 @@ impl Recorded {
         self.program.set(place, kernels::scale(factor, range).threads(LEN)).expect("the kernel");
         self.steps[at] = Step::Scale { factor, start, end };
     }
+
+    /// Whether `done` block-tasks, each run once, make `found` of `before`. What is between two launches is done or not; what
+    /// is behind a launch of which block-tasks are left is not.
+    fn makes(&self, done: u32, before: &[u32], found: &[u32]) -> bool {
+        let (mut model, mut left) = (before.to_vec(), done);
+        for step in &self.steps {
+            if left == 0 && model == found {
+                return true;
+            }
+            let mut next = model.clone();
+            step.apply(&mut next);
+            if let Step::Scale { start, end, .. } = *step {
+                if left < TASKS {
+                    return left > 0 && is_partly(left, start..end, &model, &next, found);
+                }
+                left -= TASKS;
+            }
+            model = next;
+        }
+        left == 0 && model == found
+    }
 }
 
-/// Programs, launches, fills and copies on random ranges, compared with a vector. All are under way at the same time. How
-/// many programs began armed.
+/// Whether `done` of the block-tasks that turn `before` into `after` have run, those of a range.
+fn is_partly(done: u32, range: Range<usize>, before: &[u32], after: &[u32], found: &[u32]) -> bool {
+    let outside = |x: &[u32]| [&x[..range.start], &x[range.end..]].concat();
+    // The block-tasks that have run for certain, and those that have not.
+    let (mut ran, mut not) = (0, 0);
+    let is_clean = range.clone().step_by(BLOCK).all(|start| {
+        let task = start..range.end.min(start + BLOCK);
+        let [before, after, found] = [before, after, found].map(|x| &x[task.clone()]);
+        ran += u32::from(found != before);
+        not += u32::from(found != after);
+        found == before || found == after
+    });
+    is_clean && outside(found) == outside(before) && ran <= done && not <= TASKS - done
+}
+
+/// What a storm has seen.
+#[derive(Default, Debug)]
+struct Seen {
+    /// Launches that began armed.
+    began_armed: u32,
+    /// Launches that were cancelled in time, of a program that had been armed and of another.
+    cancelled: [u32; 2],
+    /// Those that had done some of their block-tasks.
+    midway: u32,
+}
+
+/// Cancels a launch of a program, and has the model do what it has done.
+fn cancel(
+    recorded: &Recorded,
+    handle: &Handle<LaunchReport>,
+    was_armed: bool,
+    (stream, buffer): (&Stream, &BufferSliceMut<'_, u32>),
+    model: &mut [u32],
+    random: &mut Random,
+    seen: &mut Seen,
+) {
+    // Before it runs, while it does, or after.
+    let most = 1 << random.below(8);
+    let (start, after) = (Instant::now(), Duration::from_micros(random.below(most).into()));
+    while start.elapsed() < after {
+        std::hint::spin_loop();
+    }
+    handle.cancel();
+    // Armed while the cancelled launch is under way.
+    if random.below(2) == 0 {
+        recorded.program.arm().expect("accepted");
+    }
+    let is_launch = |step: &&Step| matches!(step, Step::Scale { .. });
+    let all = recorded.steps.iter().filter(is_launch).count() as u32 * TASKS;
+    let ended = in_time(handle);
+    let found = in_time(&stream.download(buffer).expect("accepted")).expect("copied");
+    match ended {
+        Ok(report) => {
+            seen.began_armed += u32::from(report.armed);
+            recorded.steps.iter().for_each(|step| step.apply(model));
+            assert_eq!(found, model, "it was not cancelled");
+        }
+        Err(Error::Launch(LaunchError::Cancelled { done, tasks })) => {
+            assert!(done <= tasks && tasks == all, "{done} of {tasks}, {all}");
+            assert!(recorded.makes(done, model, &found), "{done} of {tasks}: {found:?}");
+            seen.cancelled[usize::from(!was_armed)] += 1;
+            seen.midway += u32::from(done > 0 && done < tasks);
+            model.copy_from_slice(&found);
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Programs, launches, fills and copies on random ranges, compared with a vector. All are under way at the same time, but
+/// what is behind a program that is cancelled: how far that one came is not known before it is over.
 fn storm(
     streams: &[Stream],
     mut buffer: BufferSliceMut<'_, u32>,
     model: &mut [u32],
     turns: u32,
     random: &mut Random,
-) -> usize {
+    seen: &mut Seen,
+) {
     let mut programs = Vec::new();
     let (mut downloads, mut handles) = (Vec::new(), Vec::new());
     for turn in 0..turns {
@@ -167,7 +263,8 @@ fn storm(
             _ if programs.is_empty() => {}
             kind => {
                 let which = random.below(programs.len() as u32) as usize;
-                let Recorded { program, steps, .. } = &programs[which];
+                let recorded @ Recorded { program, steps, .. } = &programs[which];
+                let is_armed = kind > 7;
                 let handle = match kind {
                     5 | 6 => stream.launch_program(program),
                     7 => program.launch(),
@@ -181,7 +278,13 @@ fn storm(
                         program.launch()
                     }
                 };
-                handles.push(handle.expect("accepted"));
+                let handle = handle.expect("accepted");
+                if random.below(4) == 0 {
+                    let on = (stream, &buffer);
+                    cancel(recorded, &handle, is_armed, on, model, random, seen);
+                    continue;
+                }
+                handles.push(handle);
                 steps.iter().for_each(|step| step.apply(model));
             }
         }
@@ -193,7 +296,7 @@ fn storm(
         assert_eq!(in_time(&stream.download(&buffer).expect("accepted")).expect("copied"), model);
     }
     let reports = handles.iter().map(|handle| in_time(handle).expect("done"));
-    reports.filter(|report| report.armed).count()
+    seen.began_armed += reports.map(|report| u32::from(report.armed)).sum::<u32>();
 }
 
 const LAYOUT: CpuLayout = CpuLayout::sms(3).blocks_per_sm(2);
@@ -215,18 +318,19 @@ fn chaotic_on(device: Device, seed: u64) -> Scheduler {
 
 #[test]
 fn random_programs_give_what_one_thread_would_compute() {
-    let mut armed = 0;
-    for seed in 0..15 {
+    let mut seen = Seen::default();
+    for seed in 0..25 {
         let mut random = Random(seed);
         let scheduler = chaotic(seed);
         let streams: Vec<_> = (0..4).map(|_| scheduler.stream(random.below(3) as i32)).collect();
         let mut buffer = scheduler.zeroed(LEN).expect("memory");
         println!("seed {seed}");
         let range = buffer.slice_mut(..).expect("all");
-        armed += storm(&streams, range, &mut [0; LEN], 150, &mut random);
+        storm(&streams, range, &mut [0; LEN], 150, &mut random, &mut seen);
     }
-    println!("{armed} began armed");
-    assert!(armed > 0);
+    println!("{seen:?}");
+    let Seen { began_armed, cancelled: [armed, others], midway } = seen;
+    assert!(began_armed > 0 && armed > 0 && others > 0 && midway > 0);
 }
 
 #[test]
@@ -247,7 +351,8 @@ fn threads_launch_programs_on_parts_of_one_buffer() {
                 let streams = [0, 1, 2].map(|priority| scheduler.stream(priority));
                 scope.spawn(move || {
                     let mut random = Random(100 * seed + number);
-                    storm(&streams, part, &mut [0; LEN], 80, &mut random);
+                    let seen = &mut Seen::default();
+                    storm(&streams, part, &mut [0; LEN], 80, &mut random, seen);
                 });
             }
         });

@@ -209,6 +209,43 @@ fn a_program_that_was_set_runs_as_it_is() {
     });
 }
 
+/// The cancel may reach the core before the release does, and the program is armed anew while its cancelled launch ends.
+#[test]
+fn an_armed_program_is_cancelled_whenever_it_is_launched() {
+    static ENDED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    explore(|| {
+        let testbed = Testbed::new(2);
+        let scheduler = testbed.scheduler();
+        let (program, _) = program(&scheduler.stream(1), &mut buffer(&scheduler));
+        let clone = scheduler.clone();
+        let synchronizes = thread::spawn(move || clone.synchronize().expect("no errors"));
+        program.arm().expect("accepted");
+        let first = Arc::new(program.launch().expect("accepted"));
+        let cancelled = first.clone();
+        let cancels = thread::spawn(move || cancelled.cancel());
+        program.arm().expect("accepted");
+        let second = program.launch().expect("accepted");
+        let tasks = CALLS.iter().sum();
+        let (seen, done) = match first.wait() {
+            Ok(report) => (2, report.tasks),
+            Err(Error::Launch(LaunchError::Cancelled { done, tasks: all })) => {
+                assert!(all == tasks && done <= tasks, "{done} of {all}");
+                (usize::from(done > 0), done)
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        ENDED[seen].store(true, Ordering::Relaxed);
+        assert_eq!(second.wait().expect("it is not cancelled").tasks, tasks);
+        join([synchronizes, cancels]);
+        let ran = CALLS.map(|tasks| ran(&testbed, tasks));
+        let each = ran.iter().flatten().flat_map(|ran| &ran.tasks);
+        assert!(each.clone().all(|&times| times <= 1), "{ran:?}");
+        assert_eq!(each.sum::<u32>(), done + tasks, "what ran is what was reported: {ran:?}");
+    });
+    let seen = ENDED.each_ref().map(|seen| seen.load(Ordering::Relaxed));
+    assert_eq!(seen, [true; 3], "before it ran, midway, and too late");
+}
+
 /// Arms and launches a few times, or until the scheduler or its device is gone, and leaves the program armed.
 fn launch_until_the_end(testbed: &Testbed, program: &Program) {
     let mut tasks_done = 0;
