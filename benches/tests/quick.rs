@@ -158,6 +158,7 @@ fn armed_programs_run_once_and_stand_beside_others() {
     let summary = &json["summary"];
     assert_eq!((&summary["lost"], &summary["repeated"]), (&0.into(), &0.into()));
     assert!(summary["began_armed"].as_u64() > Some(0), "{summary}");
+    assert!(summary["changed"].as_u64() > Some(0) && summary["cancelled"].is_u64(), "{summary}");
     assert_numbers(summary, &["victim_beside_four", "launch_beside_four"]);
     let rows = json["rows"].as_array().unwrap();
     let victims: Vec<_> = rows.iter().filter(|row| row["what"] == "victim").collect();
