@@ -110,6 +110,43 @@ fn a_program_whose_gate_has_left_does_nothing() {
     assert_eq!(tasks_done(&mut world, next), Some(5));
 }
 
+/// A launch of the program again, which waits for the end of the one before.
+#[test]
+fn a_program_runs_while_blocks_of_its_disarmed_launch_wait_for_room() {
+    let (mut world, victim) = with_victim();
+    let reads = Use { access: Access::Read, ..writes(0) };
+    let disarmed = arm(&mut world, 1, &[3, 2], &[reads]);
+    world.disarm_one();
+    let asks = Asks {
+        urgency: Urgency { priority: Priority(9), ..Urgency::default() },
+        ..Asks::default()
+    };
+    let (calls, uses): (&[i32], &[Use]) = (&[3, 2], &[reads]);
+    let after = Some(disarmed);
+    let next = world.ask(Asked { stream: 2, asks, calls, uses, after, ..Asked::default() });
+    let of = |world: &World, op| {
+        let calls = world.engine.calls(op).to_vec();
+        on_device(world).iter().filter(|of| calls.contains(of)).count()
+    };
+    assert!(of(&world, next) > 0, "it has its turn");
+    // What the disarmed launch has on the device gets no room at all.
+    let mut round = 0;
+    while world.op(next).finished.is_none() {
+        round += 1;
+        assert!(round < 10_000, "it waits for blocks that need room: {:?}", world.engine);
+        let is_of_others = |cohort: &usize| {
+            let op = world.cohorts[*cohort].order.op;
+            op == victim || world.engine.calls(next).contains(&op)
+        };
+        let others: Vec<usize> = (0..world.cohorts.len()).filter(is_of_others).collect();
+        world.step_cohort(others[round % others.len()]);
+    }
+    assert_eq!(of(&world, disarmed), 2);
+    assert_eq!(tasks_done(&mut world, next), Some(5));
+    world.run_out();
+    assert_eq!(tasks_done(&mut world, victim), Some(1000));
+}
+
 #[test]
 fn a_program_gets_its_gate_when_another_gate_has_left() {
     let mut world = World::new(SMS, 1, StaticPriority::new());
@@ -239,6 +276,44 @@ fn what_cannot_be_guarded_or_foreseen_is_not_armed() {
     let mut world = World::new(SMS, 1, FairShare::new());
     let op = arm(&mut world, 1, &[3], &[]);
     assert_eq!(world.op(op).finished, Some(Outcome::Cancelled { done: 0 }));
+}
+
+/// The SMs that a gate tells a victim to keep, when something else has happened after it was armed.
+fn told_after(change: impl FnOnce(&mut World, OpKey)) -> Option<u32> {
+    let (mut world, victim) = with_victim();
+    arm(&mut world, 1, &[2], &[]);
+    let queue = world.cohorts[0].order.queue;
+    change(&mut world, victim);
+    world.release(0);
+    let told = world.told.get(&queue).map(|told| told.range());
+    world.tell_released();
+    if told.is_some() {
+        let decided = world.words.get(&queue).map(|word| word.range());
+        assert_eq!(decided, told, "what the policy decides after the release");
+    }
+    world.run_out();
+    told.map(|told| count(told, SMS))
+}
+
+/// Not what was right when it was armed.
+#[test]
+fn a_gate_tells_what_is_right_when_it_is_opened() {
+    assert_eq!(told_after(|_, _| {}), Some(SMS - 2));
+    let one_sm_is_taken = told_after(|world, _| {
+        world.submit(2, 3, 1, &[]);
+        (0..40).for_each(|_| world.step_cohort(0));
+    });
+    assert_eq!(one_sm_is_taken, Some(SMS - 3));
+    let all_are_taken = told_after(|world, _| {
+        world.submit(2, 9, 400, &[]);
+    });
+    assert_eq!(all_are_taken, None, "the program would not have its turn");
+    let victim_is_raised = told_after(|world, victim| {
+        world.change(Whose::Launch(victim), Change::Priority(Priority(9)));
+    });
+    assert_eq!(victim_is_raised, None);
+    let victim_ends = told_after(|world, victim| world.handle(Event::Cancel { op: victim }));
+    assert_eq!(victim_ends, None, "its blocks have been told to leave");
 }
 
 struct AdmitsNone(Fifo);
