@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt::{Device, Preemption, Scheduler};
+use preempt::{Device, Preemption, Scheduler, faults};
 use preempt_test_kernels as kernels;
 
 use crate::device_code;
@@ -10,6 +10,11 @@ use crate::workloads::{Found, Run, THREADS};
 
 const ROUNDS: u32 = 12;
 const TASKS: u32 = 4;
+
+/// Calls of the driver by this thread.
+fn calls_here() -> u64 {
+    faults::calls_here().into_iter().map(|(_, made)| made).sum()
+}
 
 /// A program that is armed and launched, in time and too late, beside a victim; whether one began behind its gate.
 pub fn run(device: &Device, found: &mut Found) -> bool {
@@ -43,7 +48,15 @@ fn launches(run: &mut Run<'_>, stream: &preempt::Stream) -> Option<bool> {
         // With its gate, or at once, or after it has left.
         let waits = [2, 0, 30][round as usize % 3];
         std::thread::sleep(Duration::from_millis(waits));
-        let report = run.found.take(program.launch().and_then(|handle| handle.wait()))?;
+        let before = calls_here();
+        let handle = run.found.take(program.launch())?;
+        let opened_after = faults::calls_before_gate();
+        let report = run.found.take(handle.wait())?;
+        // The core knew of everything that was submitted, and the program had its gate.
+        if report.armed && waits > 0 {
+            let calls = opened_after.and_then(|calls| calls.checked_sub(before));
+            run.found.expect(calls == Some(0), || format!("{calls:?} calls before the gate opens"));
+        }
         launched += 1;
         armed += u32::from(report.armed);
         run.found.expect(report.tasks == 2 * TASKS, || format!("{report:?}"));

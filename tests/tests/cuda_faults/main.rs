@@ -201,6 +201,7 @@ fn run(case: &Case) -> Found {
             "controls" => workloads::controls(&device, &mut found),
             "programs" => workloads::programs(&device, &mut found),
             "chains" => workloads::chains(&device, &mut found),
+            "unused-graphs" => workloads::unused_graphs(&device, &mut found),
             "armed" => {
                 let began_armed = armed::run(&device, &mut found);
                 let is_clean = case.nth == 0;
@@ -617,6 +618,13 @@ fn streams_and_memory_of_the_application_are_taken_by_their_handles() {
 #[test]
 fn kernels_in_a_row_are_few_calls_of_the_driver() {
     let outcomes = start(FAKE, &[Case::clean("chains")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
+}
+
+/// The driver may wait for everything that runs when it destroys a graph.
+#[test]
+fn graphs_are_destroyed_by_threads_that_make_programs() {
+    let outcomes = start(FAKE, &[Case::clean("unused-graphs")]);
     assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 

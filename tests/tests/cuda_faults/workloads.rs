@@ -502,6 +502,52 @@ pub fn chains(device: &Device, found: &mut Found) {
     }
 }
 
+/// Programs that are dropped beside a kernel, until the thread that makes another one destroys their graphs. A turn destroys
+/// none, because the driver would wait for the kernel.
+pub fn unused_graphs(device: &Device, found: &mut Found) {
+    // More than are kept.
+    const PROGRAMS: u32 = 70;
+    let Some(mut run) = start(device, SignalPath::StreamWrite, found) else { return };
+    let lens = [4, 4 * THREADS as usize];
+    let [Some(mut counts), Some(mut writes)] =
+        lens.map(|len| run.found.take(run.scheduler.zeroed::<u32>(len)))
+    else {
+        return;
+    };
+    let [stream, other] = [0, 1].map(|priority| run.scheduler.stream(priority));
+    let mut make = || {
+        stream.program("short-lived", |program| {
+            program.preemption(Preemption::Plain);
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
+            program.launch(call).map(drop)
+        })
+    };
+    let programs: Vec<_> = (0..PROGRAMS).filter_map(|_| run.found.take(make())).collect();
+    let victim = run.victim_of(1, &other, 200_000_000);
+    let destroyed = |calls: Vec<(&str, u64)>| {
+        let calls = calls.into_iter().filter(|(name, _)| *name == "cuGraphExecDestroy");
+        calls.map(|(_, made)| made).sum::<u64>()
+    };
+    let all = || destroyed(faults::calls());
+    let before = all();
+    let Some(mut buffer) = run.found.take(run.scheduler.zeroed::<u32>(100)) else { return };
+    for program in programs {
+        drop(program);
+        run.found.take(stream.upload(vec![7; 100], &mut buffer).and_then(|copy| copy.wait()));
+    }
+    let is_over = victim.as_ref().is_none_or(|victim| victim.handle.is_done());
+    run.found.expect(!is_over, || "the kernel was to run until now".into());
+    run.found.expect(all() == before, || "a turn destroys graphs beside a kernel".into());
+    let here = destroyed(faults::calls_here());
+    let last = run.found.take(make());
+    let by_this_thread = destroyed(faults::calls_here()) - here;
+    run.found.expect(by_this_thread == u64::from(PROGRAMS), || {
+        format!("the thread that makes a program destroys {by_this_thread} graphs")
+    });
+    run.check_victim(victim, &other);
+    drop(last);
+}
+
 /// More launches begun at the same time than there are control blocks, beside the resident proxy.
 pub fn controls(device: &Device, found: &mut Found) {
     let Some(mut run) = start(device, SignalPath::Proxy, found) else { return };

@@ -4,6 +4,7 @@
 //! A call that is to fail is not made, because that is what an error of the driver means. The one exception is a call
 //! that would have reported an earlier fault: the device then works on, where a real one would not.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +21,14 @@ static INSTALLED: OnceLock<Find> = OnceLock::new();
 
 /// Control blocks that a device has from the start; 0 leaves the default.
 static CONTROL_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// How often this thread has called each function.
+    static HERE: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
+
+    /// The calls of this thread when it last opened a gate.
+    static BEFORE_GATE: Cell<Option<u64>> = const { Cell::new(None) };
+}
 
 /// Finds a function of a driver by its name.
 pub type Find = fn(&'static str) -> Option<*const c_void>;
@@ -40,6 +49,21 @@ pub fn fail(function: &'static str, nth: u64, code: u32) {
 /// How often each function was called since the last [`reset`], failures among them.
 pub fn calls() -> Vec<(&'static str, u64)> {
     lock(&CALLS).iter().map(|(name, calls)| (*name, calls.made)).collect()
+}
+
+/// How often this thread has called each function.
+pub fn calls_here() -> Vec<(&'static str, u64)> {
+    HERE.with_borrow(|calls| calls.iter().map(|(name, made)| (*name, *made)).collect())
+}
+
+/// How many calls this thread had made when it last opened a gate.
+pub fn calls_before_gate() -> Option<u64> {
+    BEFORE_GATE.get()
+}
+
+/// Notes that this thread opens a gate.
+pub(super) fn opens_gate() {
+    BEFORE_GATE.set(Some(calls_here().into_iter().map(|(_, made)| made).sum()));
 }
 
 /// How many calls were made to fail since the last [`reset`].
@@ -78,6 +102,8 @@ pub(super) fn control_blocks() -> Option<usize> {
 
 /// Counts a call; returns the code that it fails with, if it is to fail.
 pub(super) fn count(function: &'static str) -> Option<Code> {
+    // A thread that ends may call the driver when its variables are gone.
+    let _ = HERE.try_with(|calls| *calls.borrow_mut().entry(function).or_default() += 1);
     let mut calls = lock(&CALLS);
     let calls = calls.entry(function).or_default();
     calls.made += 1;

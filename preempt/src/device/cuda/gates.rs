@@ -240,6 +240,8 @@ impl Gates {
         self.word(queue, 0).store(ticket, Ordering::Release);
         // The store leaves the processor's buffer now, and not when there is time.
         fence(Ordering::SeqCst);
+        #[cfg(feature = "fault-injection")]
+        super::faults::opens_gate();
     }
 
     pub fn close(&self, Gate { queue, ticket }: Gate) {
