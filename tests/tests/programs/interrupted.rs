@@ -7,11 +7,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
+use cudarc::driver::sys;
 use preempt::error::LaunchError;
 use preempt::predict::{Features, Predictor};
 use preempt::{
-    Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Opaque, Preemption, Program, Scheduler,
-    Stream,
+    Buffer, CpuLayout, Device, Error, Handle, LaunchReport, Opaque, Preemption, Program, RawStream,
+    Scheduler, Stream,
 };
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -23,7 +24,9 @@ use super::{WHILE, contents, in_time};
 const CALLS: u32 = 4;
 const TASKS: u32 = 3;
 /// The name of a block-task that is no program's.
-const OTHER: u32 = 1000;
+const OTHER: u32 = 1_000_000;
+/// Kernels of a program of many.
+const MANY: u32 = 50;
 
 /// Waits before it does anything if it is the block-task that `held` names, until that is changed. Then appends its name
 /// to `log`, whose element 0 is the number of entries.
@@ -67,16 +70,19 @@ struct Held {
 impl Held {
     /// A program whose first block-task of a kernel waits.
     fn in_call(call: u32) -> Held {
+        Held::in_call_of(CALLS, call)
+    }
+
+    fn in_call_of(calls: u32, call: u32) -> Held {
         let builder = Scheduler::builder();
         let builder = builder.device(Device::cpu_with(CpuLayout::sms(1)).expect("a device"));
         let scheduler = builder.preemption(Preemption::Preemptible).build().expect("a scheduler");
         let stream = scheduler.stream(0);
         let held = scheduler.buffer(&[name(call, 0), 0]).expect("memory");
-        let mut log = scheduler.zeroed(100).expect("memory");
-        let mut copied = scheduler.zeroed(100).expect("memory");
+        let [mut log, mut copied] = [(); 2].map(|()| scheduler.zeroed(200).expect("memory"));
         let program = stream.program("held", |program| {
             program.preemption(Preemption::Preemptible);
-            for call in 0..CALLS {
+            for call in 0..calls {
                 let step = step(name(call, 0), &held, &mut log).grid(TASKS).amortize(1);
                 program.launch(step)?;
                 if call == 1 {
@@ -114,30 +120,42 @@ impl Held {
 
 /// The names of all block-tasks of the program, in their order.
 fn all() -> impl Iterator<Item = u32> {
-    (0..CALLS).flat_map(|call| (0..TASKS).map(move |task| name(call, task)))
+    all_of(CALLS)
+}
+
+fn all_of(calls: u32) -> impl Iterator<Item = u32> {
+    (0..calls).flat_map(|call| (0..TASKS).map(move |task| name(call, task)))
 }
 
 #[test]
 fn an_urgent_launch_overtakes_and_only_what_is_left_runs() {
-    for call in 0..CALLS {
-        let of = Held::in_call(call);
-        let handle = of.launch();
-        let mut seen = of.scheduler.zeroed::<u32>(100).expect("memory");
-        let urgent = of.scheduler.stream(9);
-        let other = step(OTHER, &of.held, &mut seen).grid(2);
-        let urgent = carried_out(&of.scheduler, || urgent.launch(other).expect("accepted"));
-        // The program's `log` stands still meanwhile.
-        let log = of.log.address() as *mut u32;
-        of.go_on();
-        in_time(&urgent).expect("runs");
-        // SAFETY: as in the kernel.
-        let entries = unsafe { AtomicU32::from_ptr(log) }.load(SeqCst);
-        let report = in_time(&handle).expect("runs");
-        assert!(entries > call * TASKS, "{entries} in call {call}");
-        assert_eq!((report.tasks, report.plain), (CALLS * TASKS, false));
-        assert_eq!((report.yields, report.resumes > 0), (1, true), "in call {call}");
-        assert!(of.entries().into_iter().eq(all()), "in call {call}");
-    }
+    (0..CALLS).for_each(|call| is_overtaken(CALLS, call));
+}
+
+#[test]
+fn a_program_of_many_kernels_is_overtaken_in_each() {
+    (0..MANY).for_each(|call| is_overtaken(MANY, call));
+}
+
+/// Interrupts one of a program's calls.
+fn is_overtaken(calls: u32, call: u32) {
+    let of = Held::in_call_of(calls, call);
+    let handle = of.launch();
+    let mut seen = of.scheduler.zeroed::<u32>(100).expect("memory");
+    let urgent = of.scheduler.stream(9);
+    let other = step(OTHER, &of.held, &mut seen).grid(2);
+    let urgent = carried_out(&of.scheduler, || urgent.launch(other).expect("accepted"));
+    // The program's `log` stands still meanwhile.
+    let log = of.log.address() as *mut u32;
+    of.go_on();
+    in_time(&urgent).expect("runs");
+    // SAFETY: as in the kernel.
+    let entries = unsafe { AtomicU32::from_ptr(log) }.load(SeqCst);
+    let report = in_time(&handle).expect("runs");
+    assert!(entries > call * TASKS, "{entries} in call {call}");
+    assert_eq!((report.tasks, report.plain), (calls * TASKS, false));
+    assert_eq!((report.yields, report.resumes > 0), (1, true), "in call {call}");
+    assert!(of.entries().into_iter().eq(all_of(calls)), "in call {call}");
 }
 
 /// The urgent launch is over before the next block-task of the program.
@@ -343,6 +361,85 @@ fn what_a_program_computes_does_not_depend_on_interruptions() {
     }
     assert_eq!(contents(&stream, &writes), vec![6 * (ROUNDS + 1); len]);
     assert_eq!(contents(&urgent, &ticks), vec![ROUNDS; sms as usize]);
+}
+
+/// Copies elements, on a device where no kernel runs.
+fn copy(raw: RawStream, [from, to]: [u64; 2], len: usize) {
+    match raw.as_raw() {
+        // SAFETY: the stream is the scheduler's, and the memory is that of buffers.
+        Some(stream) => unsafe {
+            let bytes = len * size_of::<u32>();
+            let copied = sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.cast());
+            copied.result().expect("copied");
+        },
+        // SAFETY: on the CPU device an address is one of this process, and no other operation uses the memory now.
+        None => unsafe {
+            std::ptr::copy_nonoverlapping(from as *const u32, to as *mut u32, len);
+        },
+    }
+}
+
+/// The device is drained until each kernel has stood still with a part of its block-tasks done, on a GPU as well.
+#[test]
+fn a_program_of_many_kernels_computes_the_same_interrupted_in_each() {
+    const MOST_ROUNDS: u32 = 3000;
+    let scheduler = super::scheduler(Preemption::Preemptible);
+    let sms = scheduler.device().properties().sms;
+    let (stream, urgent) = (scheduler.stream(0), scheduler.stream(9));
+    // The tests above show the same of an emulated device with all kernels. Here it takes milliseconds for each.
+    // On a GPU, a kernel takes longer than the device takes to stop.
+    let (many, waves, block) =
+        if preempt_test_kit::on_gpu() { (MANY, 64, 256) } else { (6, 16, 1) };
+    let tasks = waves * sms;
+    let [mut counts, mut seen] =
+        [tasks, 2 * tasks].map(|len| scheduler.zeroed::<u32>(len as usize).expect("memory"));
+    let mut writes = scheduler.zeroed::<u32>((tasks * block) as usize).expect("memory");
+    let program = stream.program("many", |program| {
+        (0..many).try_for_each(|_| {
+            let call = kernels::paced_1d(15_000, &mut counts, &mut writes);
+            program.launch(call.grid(tasks).block(block)).map(drop)
+        })
+    });
+    let program = program.expect("recorded");
+    let launch = || program.launch().expect("accepted");
+    in_time(&launch()).expect("runs");
+    let start = std::time::Instant::now();
+    in_time(&launch()).expect("runs");
+    let took = start.elapsed();
+    let (mut rounds, mut yields) = (2, 0);
+    let (mut random, mut interrupted) = (Random(1), vec![0; many as usize]);
+    while interrupted.contains(&0) {
+        assert!(rounds < MOST_ROUNDS, "{interrupted:?}");
+        let handle = launch();
+        let start = std::time::Instant::now();
+        let at = took * random.below(1000) / 1000;
+        while start.elapsed() < at {
+            std::hint::spin_loop();
+        }
+        let (from, to, len) = (counts.address(), seen.address(), tasks as usize);
+        let looks = urgent.opaque(Opaque::new("looks").exclusive().writes(&mut seen), move |raw| {
+            copy(raw, [from, to], len);
+            std::thread::sleep(Duration::from_micros(100));
+            copy(raw, [from, to + (len * size_of::<u32>()) as u64], len);
+            Ok(())
+        });
+        in_time(&looks.expect("accepted")).expect("runs");
+        let report = in_time(&handle).expect("runs");
+        assert_eq!(report.tasks, many * tasks);
+        let before = rounds * many * tasks;
+        let seen = contents(&urgent, &seen);
+        let (first, second) = seen.split_at(tasks as usize);
+        assert!(first == second, "it does not stand still");
+        let done = first.iter().sum::<u32>() - before;
+        (rounds, yields) = (rounds + 1, yields + report.yields);
+        let call = done / tasks;
+        if done % tasks > 0 {
+            interrupted[call as usize] += 1;
+        }
+    }
+    println!("{rounds} rounds, {yields} yields: {interrupted:?}");
+    let counted = [contents(&stream, &counts), contents(&stream, &writes)].concat();
+    assert!(counted.iter().all(|&times| times == many * rounds), "{counted:?}");
 }
 
 /// Counts, and waits until the host lets it go on.

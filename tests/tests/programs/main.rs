@@ -156,6 +156,16 @@ fn a_program_is_one_launch_in_stats_and_timeline(form: Preemption) {
     let text = std::fs::read_to_string(&path).expect("it is there");
     let _ = std::fs::remove_file(path);
     assert!(text.contains("a step of a test") && !text.contains("scale"), "{text}");
+    // On the track of its stream, each launch begins and ends once, and has a slice, or one for each kernel that was seen to
+    // end.
+    let of_stream = |line: &&str| line.starts_with("{\"pid\":1") && line.contains("\"launch\"");
+    let count = |what| text.lines().filter(of_stream).filter(|line| line.contains(what)).count();
+    for what in ["\"queued\"", "\"start\"", "\"done\""] {
+        assert_eq!(count(what), 3, "{what}: {text}");
+    }
+    let most = if form == Preemption::Plain { 3 } else { 3 * 5 };
+    assert!((3..=most).contains(&count("\"ph\":\"X\"")), "{text}");
+    assert!(!text.contains("\"yield\"") && !text.contains("\"resume\""), "{text}");
 }
 
 fn a_recording_with_programs_is_decided_again_and_simulated(form: Preemption) {
