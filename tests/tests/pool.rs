@@ -551,6 +551,17 @@ impl Predictor for Alike {
 
 #[test]
 fn a_run_that_is_revoked_ends_with_its_plain_grid_and_another_one_does_all_of_it_once() {
+    revoked(Stop::Revoke(Duration::from_millis(1)), 5);
+}
+
+#[test]
+fn a_launch_that_is_longer_than_a_revocation_may_take_leaves_before_its_end() {
+    // The block-tasks that run.
+    revoked(Stop::Revoke(Duration::from_micros(999)), 2);
+}
+
+/// Revokes a run with a launch of five block-tasks and of a millisecond, so many of which begin.
+fn revoked(stop: Stop, begin: u32) {
     let device = Device::cpu_with(layout()).expect("a device");
     let scheduler = Scheduler::builder().device(device).predictor(Alike).build();
     let scheduler = scheduler.expect("a scheduler");
@@ -562,36 +573,42 @@ fn a_run_that_is_revoked_ends_with_its_plain_grid_and_another_one_does_all_of_it
         let call = gated(&open.0, &mut log, 0).grid(1);
         scheduler.stream(0).launch(call).and_then(|handle| handle.wait()).expect("runs");
     }
-    let pool = Pool::builder().scheduler(scheduler).stop(Stop::Revoke(Duration::ZERO));
+    let pool = Pool::builder().scheduler(scheduler).stop(stop);
     let pool = pool.build().expect("a pool");
     let [service, nightly] = both(&pool);
-    let (of_task, is_launched) = (gate.clone(), Arc::new(AtomicBool::new(false)));
-    let launched = is_launched.clone();
+    let of_task = gate.clone();
+    let [is_launched, is_told] = [0; 2].map(|_| Arc::new(AtomicBool::new(false)));
+    let (launched, told) = (is_launched.clone(), is_told.clone());
     let batch = nightly.submit(&Task::new("batch", move |run| {
         let mut log = run.zeroed::<u32>(16)?;
         run.launch(gated(&of_task.0, &mut log, 1).grid(5))?;
         run.launch(gated(&of_task.0, &mut log, 2).grid(3))?;
         launched.store(true, SeqCst);
-        run.download(&log)
+        // It waits behind the launches, and is cancelled with them.
+        run.download(&log).inspect_err(|_| told.store(true, SeqCst))
     }));
     gate.wait_for(2);
     while !is_launched.load(SeqCst) {
         std::thread::yield_now();
     }
     let user = service.submit(&Task::new("user", |run| scaled(8, 1, run))).expect("accepted");
-    // What waits behind the grid is cancelled, and the grid, whose blocks look at no signal, goes on.
     let start = Instant::now();
-    while pool.scheduler(0).expect("a device").stats().total.cancelled == 0 {
+    while !is_told.load(SeqCst) {
         assert!(start.elapsed() < Duration::from_secs(20), "it was not told to leave");
         std::thread::yield_now();
     }
+    // The blocks that run end their block-tasks first.
     let user = user.wait_timeout(Duration::from_millis(20)).expect_err("the device is not free");
     gate.open();
     assert_eq!(user.wait().expect("a result"), expected(8, 1));
     let log = batch.and_then(TaskHandle::wait).expect("a result");
     assert_eq!((log[0], &log[1..=8]), (8, [1, 1, 1, 1, 1, 2, 2, 2].as_slice()));
     assert_eq!(pool.stats().revocations, 1);
-    assert_eq!(gate.arrived(), 5 + 5 + 3, "the grid of the first run, and all of the second one");
+    assert_eq!(
+        gate.arrived(),
+        begin + 5 + 3,
+        "what the first run began, and all of the second one"
+    );
 }
 
 /// Panics the fifth time that it is asked to decide, or asked when.

@@ -414,6 +414,11 @@ impl Inner {
             Class::UserFacing => Priority(1),
             Class::Batch => Priority(0),
         };
+        let stream = scheduler.stream(priority);
+        if let (Class::Batch, Stop::Revoke(latency)) = (class, self.stop) {
+            // The policy counts on the device after that time.
+            stream.set_longest_plain(Some(latency));
+        }
         let run = Run {
             inner: self.clone(),
             ticket: *ticket,
@@ -422,7 +427,7 @@ impl Inner {
             #[cfg(target_os = "linux")]
             is_opaque: body.is_opaque(),
             scheduler: scheduler.clone(),
-            stream: scheduler.stream(priority),
+            stream,
             progress: progress.clone(),
         };
         let returned = body.run(&run);

@@ -397,7 +397,8 @@ impl SchedulerBuilder {
     /// The longest launch that [`Preemption::Auto`] runs as a plain grid; 10 ms by default, and none with zero.
     ///
     /// No signal stops a plain grid: a cancelled one, and a scheduler that is closed, wait for its end. The device
-    /// takes its SMs for more urgent launches all the same, at the ends of blocks.
+    /// takes its SMs for more urgent launches all the same, at the ends of blocks. A stream can have a
+    /// [limit](Stream::set_longest_plain) of its own.
     pub fn longest_plain(mut self, time: Duration) -> SchedulerBuilder {
         self.settings.longest_plain = time;
         self

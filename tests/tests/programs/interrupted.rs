@@ -433,7 +433,7 @@ fn a_program_of_many_kernels_computes_the_same_interrupted_in_each() {
         let done = first.iter().sum::<u32>() - before;
         (rounds, yields) = (rounds + 1, yields + report.yields);
         let call = done / tasks;
-        if done % tasks > 0 {
+        if !done.is_multiple_of(tasks) {
             interrupted[call as usize] += 1;
         }
     }

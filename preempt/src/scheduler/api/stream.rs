@@ -84,11 +84,13 @@ struct Terms {
     /// Time from a launch's submission to its deadline.
     due: Option<Duration>,
     latency_limit: Option<Duration>,
+    longest_plain: Option<Duration>,
 }
 
 impl Stream {
     pub(in crate::scheduler) fn new(shared: Arc<Shared>, id: u32, priority: Priority) -> Stream {
-        let terms = Terms { priority, weight: 1, due: None, latency_limit: None };
+        let (due, latency_limit, longest_plain) = (None, None, None);
+        let terms = Terms { priority, weight: 1, due, latency_limit, longest_plain };
         let priorities = shared.priorities();
         priorities.enter(priority);
         let terms = Arc::new(Common { terms: Mutex::new(terms), priorities });
@@ -168,6 +170,13 @@ impl Stream {
     pub fn set_latency_limit(&self, limit: Option<Duration>) {
         lock(&self.terms).latency_limit = limit;
         self.shared.change(Target::Stream(self.id), Change::LatencyLimit(limit));
+    }
+
+    /// Sets the longest launch of this stream that [`Preemption::Auto`] runs as a plain grid, where the
+    /// [scheduler's limit](crate::SchedulerBuilder::longest_plain) is not shorter: for later launches and programs, and none
+    /// with zero. It is for launches that are cancelled where something else needs the device: a plain grid runs to its end.
+    pub fn set_longest_plain(&self, time: Option<Duration>) {
+        lock(&self.terms).longest_plain = time;
     }
 
     /// The time that blocks of other launches have to leave the SMs that this stream's launches are given.
@@ -473,9 +482,9 @@ impl Stream {
     ) -> (Job, Handle<O>) {
         let completion = Arc::new(Completion::new(self.credits.take(&self.shared)));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
-        let Terms { priority, weight, latency_limit, .. } = *lock(&self.terms);
+        let Terms { priority, weight, latency_limit, longest_plain, .. } = *lock(&self.terms);
         let urgency = Urgency { priority, weight, deadline: None, latency_limit };
-        (Job { completion, stream: self.id, name, uses, urgency, work }, handle)
+        (Job { completion, stream: self.id, name, uses, urgency, longest_plain, work }, handle)
     }
 
     /// The buffers of a call, or ranges of them. Elements that the kernel writes are passed once.

@@ -67,6 +67,8 @@ pub(in crate::scheduler) struct Job {
     pub uses: Vec<Use>,
     /// Without a deadline, because that depends on the time of submission.
     pub urgency: Urgency,
+    /// The longest launch that may be a plain grid without being told to, if it is less than for all.
+    pub longest_plain: Option<Duration>,
     pub work: Work,
 }
 

@@ -313,7 +313,8 @@ impl Submission<'_> {
 
     fn job(&self, stream: u32, used: Use, work: Work, completion: Completion) -> Job {
         let (completion, uses) = (Arc::new(completion), vec![used]);
-        Job { completion, stream, name: MOVE, uses, urgency: self.urgency, work }
+        let urgency = self.urgency;
+        Job { completion, stream, name: MOVE, uses, urgency, longest_plain: None, work }
     }
 }
 

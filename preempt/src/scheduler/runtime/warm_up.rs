@@ -118,6 +118,7 @@ impl WarmUp {
             name: KERNEL.name,
             uses: Vec::new(),
             urgency: Urgency { priority: Priority(priority), ..Urgency::default() },
+            longest_plain: None,
             work: Work::Launch { launch, preemption, spec, due: None },
         };
         // The inbox is never closed.

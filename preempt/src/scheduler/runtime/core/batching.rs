@@ -15,6 +15,15 @@ use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
 use crate::vocabulary::OpKey;
 
+/// What depends on how soon a launch leaves its SMs.
+#[derive(Clone, Copy)]
+struct Stakes {
+    /// Whether the policy may take its SMs for a stream that there is.
+    may_be_preempted: bool,
+    /// The longest launch that may be a plain grid without being told to.
+    longest: Duration,
+}
+
 impl Message {
     /// What it submits, if it is a submission.
     fn waiting(&self) -> Option<Waiting<'_>> {
@@ -161,21 +170,24 @@ impl Core {
     fn submit(&mut self, now: Duration, mut job: Job) {
         let own = job.urgency.priority;
         let mut calls = std::mem::take(&mut self.called);
-        let mut may_be_preempted = false;
+        let mut stakes = Stakes {
+            may_be_preempted: false,
+            longest: job.longest_plain.map_or(self.longest_plain, |of| of.min(self.longest_plain)),
+        };
         if matches!(&job.work, Work::Launch { .. } | Work::Program(_)) {
             self.priorities.others(own, &mut self.others);
             let may_preempt = |by, of| self.engine.may_preempt(by, of);
             self.lead.take_in(job.stream, own, &self.others, may_preempt);
-            may_be_preempted = self.others.iter().any(|&other| may_preempt(other, own));
+            stakes.may_be_preempted = self.others.iter().any(|&other| may_preempt(other, own));
         }
         let (launch, predicted, due) = match &mut job.work {
             Work::Launch { launch, spec, preemption, due } => {
-                let spec = self.expected(launch, *spec, *preemption, may_be_preempted);
+                let spec = self.expected(launch, *spec, *preemption, stakes);
                 (Some(spec), spec.predicted, *due)
             }
             Work::Program(program) => {
                 let predicted = self.forecast.predict(&program.features());
-                program.plain = self.enter_calls(program, predicted, may_be_preempted, &mut calls);
+                program.plain = self.enter_calls(program, predicted, stakes, &mut calls);
                 let spec = LaunchSpec { predicted, ..program.spec };
                 (program.plain.then_some(spec), predicted, program.due)
             }
@@ -244,14 +256,13 @@ impl Core {
         self.engine.handle(now, Event::Release { op }, &mut self.actions);
     }
 
-    /// A launch with what is expected of it. `may_be_preempted` says whether the policy may take its SMs for a stream that
-    /// there is.
+    /// A launch with what is expected of it.
     fn expected(
         &mut self,
         launch: &KernelLaunch,
         spec: LaunchSpec,
         preemption: Preemption,
-        may_be_preempted: bool,
+        Stakes { may_be_preempted, longest }: Stakes,
     ) -> LaunchSpec {
         let predicted = self.forecast.predict(&launch.features(spec.tasks));
         let Kernel { yields, state_bytes, .. } = *launch.kernel;
@@ -271,7 +282,7 @@ impl Core {
                     yields,
                     may_be_preempted,
                     sms: self.device.properties().sms,
-                    longest: self.longest_plain,
+                    longest,
                     change: self.costs.gap(),
                 };
                 let stop = |learned| spec.plain_stop(learned, circumstances);
@@ -286,7 +297,7 @@ impl Core {
         &mut self,
         program: &ProgramJob,
         predicted: Option<Duration>,
-        may_be_preempted: bool,
+        stakes: Stakes,
         calls: &mut Vec<Called>,
     ) -> bool {
         if program.preemption == Preemption::Plain {
@@ -297,7 +308,7 @@ impl Core {
                 (Some(spec), Some(launch)) => {
                     let has_cohorts = program.has_cohorts(index);
                     let form = if has_cohorts { program.preemption } else { Preemption::Plain };
-                    Some(self.expected(launch, spec, form, may_be_preempted))
+                    Some(self.expected(launch, spec, form, stakes))
                 }
                 (spec, _) => spec,
             };
@@ -306,7 +317,7 @@ impl Core {
         let launches = calls.iter().filter_map(|call| call.launch);
         let is_plain = program.preemption == Preemption::Auto
             && program.armed.is_none()
-            && is_plain_as_a_whole(launches, predicted, self.longest_plain)
+            && is_plain_as_a_whole(launches, predicted, stakes.longest)
             && self.engine.goes_by_order();
         if is_plain {
             calls.clear();
