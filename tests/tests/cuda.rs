@@ -526,7 +526,7 @@ fn work_on_all_levels_is_no_priority_inversion() {
 /// Plain grids that fill the GPU on each level that they may have, with launches behind them, copies beside them and an armed
 /// program leave hardware queues and the highest level to urgent launches.
 fn fill_all_levels() {
-    const TASKS: u32 = 120_000;
+    const TASKS: u32 = 400_000;
     const TICKS: u32 = 20;
     let scheduler = Gpu::new().expect("the parent process has one").scheduler();
     tick(&scheduler, &scheduler.stream(0));
@@ -538,7 +538,7 @@ fn fill_all_levels() {
         program.launch(call).map(drop)
     });
     let answer = answer.expect("recorded");
-    let (copied, other) = (scheduler.stream(0), vec![7u32; 1 << 20]);
+    let (copied, other) = (scheduler.stream(0), vec![7u32; 1 << 18]);
     let mut up = zeroed(other.len() as u32);
 
     let mut buffers: Vec<_> = (0..5).map(|_| (zeroed(TASKS), zeroed(TASKS * 1024))).collect();

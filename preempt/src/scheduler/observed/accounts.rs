@@ -35,8 +35,8 @@ pub(in crate::scheduler) struct LaunchEntry {
     /// The SMs that it has, since when, and whether another launch has them, too.
     has: Option<(Duration, SmRange, bool)>,
     started: bool,
-    /// Whether a kernel of it is over, and none has SMs: it is a program, and goes on with the next, or is over.
-    is_between: bool,
+    /// Whether SMs were taken from it, and it has got none back since.
+    has_yielded: bool,
 }
 
 /// All counts.
@@ -124,9 +124,9 @@ impl Accounts {
         }
         self.launches += 1;
         let launch = self.launches;
-        let (has, started, is_between) = (None, false, false);
+        let (has, started, has_yielded) = (None, false, false);
         let entry =
-            LaunchEntry { launch, stream, name, priority, predicted, has, started, is_between };
+            LaunchEntry { launch, stream, name, priority, predicted, has, started, has_yielded };
         self.note(now, &entry, Moment::Queued);
         if self.is_told {
             telemetry::submitted(&entry);
@@ -172,7 +172,6 @@ impl Accounts {
             entry.has = Some((at, has, shares));
         }
         if is_over {
-            entry.is_between = true;
             return;
         }
         // Whether the first range has an SM outside the second. Mostly one of them is empty.
@@ -183,19 +182,24 @@ impl Accounts {
         };
         let (loses, gains) = (is_more(had, has), is_more(has, had));
         if loses {
+            entry.has_yielded = true;
             self.each(entry.stream, entry.priority, |tally| tally.yields += 1);
             self.note(at, entry, Moment::Yields);
             if self.is_told {
                 telemetry::yielded(entry);
             }
         }
-        if gains && !std::mem::take(&mut entry.is_between) {
-            let moment = if entry.started { Moment::Resumes } else { Moment::Starts };
-            self.note(at, entry, moment);
-            if !entry.started && self.is_told {
+        if !gains {
+            return;
+        }
+        // The next kernel of a program goes on with what the one before it had.
+        if std::mem::take(&mut entry.has_yielded) {
+            self.note(at, entry, Moment::Resumes);
+        } else if !std::mem::replace(&mut entry.started, true) {
+            self.note(at, entry, Moment::Starts);
+            if self.is_told {
                 telemetry::started(entry);
             }
-            entry.started = true;
         }
     }
 

@@ -32,7 +32,7 @@ use crate::vocabulary::{CohortOrder, Costs, OpKey};
 mod accounting;
 mod batching;
 mod execute;
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;
 
 /// What a panic in a kernel costs where it ends the device.
