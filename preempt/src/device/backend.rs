@@ -195,8 +195,8 @@ pub(crate) trait Backend: Send + Sync {
     /// cohort can be read.
     fn poll(&self, reports: &mut Vec<DeviceReport>);
 
-    /// Does what keeps the device ready, and may take calls of the driver. Asked at the end of a turn in which nothing happened,
-    /// so that no message waits for it. Who [waits](Backend::wait) need not ask.
+    /// Does what keeps the device ready, and may take calls of the driver. Asked at the end of a turn that has found no message
+    /// and no report, so that none that was there waits for it. Who [waits](Backend::wait) need not ask.
     fn maintain(&self) {}
 
     /// Waits until something may have happened since the mark, or for `timeout`. Even a timeout of zero includes one

@@ -114,7 +114,8 @@ impl Engine {
         has_gate
     }
 
-    /// Whether a gate that was disarmed has not left. It waits for room, as the next one would.
+    /// Whether what was put behind a gate has not left, and its launch is over: mostly because it was disarmed, and waits for room,
+    /// as the next one would.
     fn has_late_gate(&self) -> bool {
         let is_disarmed = |op| self.ops.get(op).is_some_and(|op| op.phase == Phase::Finished);
         self.queues.gated().any(is_disarmed)

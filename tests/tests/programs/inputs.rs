@@ -54,18 +54,30 @@ fn an_input_is_not_written_while_a_launch_reads_it() {
         println!("SKIP: its kernel waits for the host");
         return;
     }
-    let scheduler = scheduler(Preemption::Preemptible);
+    [false, true].into_iter().for_each(written_while_it_runs);
+}
+
+fn written_while_it_runs(armed: bool) {
+    let builder = Scheduler::builder().device(preempt_test_kit::device(LAYOUT)).kernels(KERNELS);
+    let builder = builder.armed_for(Duration::from_secs(10));
+    let scheduler = builder.build().expect("a scheduler");
     let stream = scheduler.stream(1);
     let (gate, mut log) = (Gate::new(&scheduler), scheduler.zeroed::<u32>(9).expect("memory"));
     let mut out = scheduler.zeroed::<u32>(LEN).expect("memory");
     let mut place = None;
     let program = stream.program("waits", |program| {
+        program.preemption(Preemption::Preemptible);
         let input = place.insert(program.input(LEN)?);
         program.launch(gated(&gate.0, &mut log, 1).grid(1))?;
         program.launch(kernels::sum(&*input, &*input, &mut out).threads(LEN)).map(drop)
     });
     let (mut program, input) = (program.expect("recorded"), place.expect("recorded"));
     program.write(&input).expect("its own").fill(3);
+    if armed {
+        program.arm().expect("accepted");
+        // Until it has its gate.
+        thread::sleep(Duration::from_millis(5));
+    }
     let launch = program.launch().expect("accepted");
     gate.wait_for(1);
     let opened = AtomicBool::new(false);
@@ -83,6 +95,16 @@ fn an_input_is_not_written_while_a_launch_reads_it() {
     assert_eq!(contents(&stream, &out), [6; LEN], "as it was when it was launched");
     run(&program).expect("done");
     assert_eq!(contents(&stream, &out), [18; LEN]);
+    // One that is cancelled reads nothing when it is written.
+    let launch = program.launch().expect("accepted");
+    launch.cancel();
+    program.write(&input).expect("its own").fill(4);
+    assert!(launch.is_done());
+    run(&program).expect("done");
+    assert_eq!(contents(&stream, &out), [8; LEN]);
+    drop(scheduler);
+    let lost = program.launch().map(drop);
+    assert!(lost.is_err() || program.write(&input).is_err(), "it is of no use any more");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use super::handle::Handle;
 use super::pinned::PinnedBuffer;
 use super::program::{Program, ProgramBuilder};
 use crate::device::Owner;
-use crate::error::{Error, ProgramError};
+use crate::error::{Error, LaunchError, ProgramError};
+use crate::scheduler::Shared;
 use crate::sync::{Mutex, lock};
 
 /// An input of a program: an array in pinned memory of the host, which the program's kernels read where it lies, as `&[T]`.
@@ -81,10 +82,22 @@ impl Readers {
     }
 
     /// Waits until none of them runs.
-    fn wait(&self) {
-        let all = std::mem::take(&mut *lock(&self.0));
-        // One that has failed reads nothing any more.
-        all.into_iter().for_each(|launch| drop(launch.wait()));
+    fn wait(&self, shared: &Shared) -> Result<(), Error> {
+        loop {
+            let last = lock(&self.0).last().map(Handle::untyped);
+            let Some(launch) = last else { return Ok(()) };
+            match launch.wait() {
+                Ok(()) => {}
+                // Whether its blocks have left is not known then.
+                Err(
+                    error
+                    @ (Error::Device(_) | Error::Launch(LaunchError::SchedulerDropped { .. })),
+                ) => return Err(error),
+                // It is reported before calls behind the one that was stopped have left.
+                Err(_) => shared.wait_until_idle(),
+            }
+            lock(&self.0).retain(|launch| !launch.is_done());
+        }
     }
 }
 
@@ -104,12 +117,15 @@ impl ProgramBuilder<'_> {
 }
 
 impl Program {
-    /// The elements of an input, for the launches to come. Waits until the launches of the program that were submitted are
-    /// over, for they read them. An armed program stays armed.
+    /// The elements of an input, for the launches to come. Blocks until the launches of the program that were submitted are
+    /// over, for they read them, whatever these wait for; after one that failed or was cancelled, until nothing is in flight. An
+    /// armed program stays armed.
     ///
     /// # Errors
     ///
-    /// [`ProgramError::OtherInput`].
+    /// [`ProgramError::OtherInput`];
+    /// [`LaunchError::SchedulerDropped`] or [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost), after which
+    /// the program is of no use.
     pub fn write<'a, T: KernelArg>(
         &'a mut self,
         input: &'a ProgramInput<T>,
@@ -118,7 +134,7 @@ impl Program {
             let name = self.name();
             return Err(Error::Program(ProgramError::OtherInput { name }));
         };
-        readers.wait();
+        readers.wait(self.shared())?;
         let start = input.memory.address as *mut T;
         // SAFETY: pinned memory of this length, of plain data, aligned, which lives as long as `input`. Kernels of this program
         // alone read it, those that were submitted are over, and none is submitted, nor released, while the program is borrowed

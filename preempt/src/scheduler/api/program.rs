@@ -19,6 +19,7 @@ use crate::device::{
 };
 use crate::engine::{LaunchReport, LaunchSpec, MAX_CALLS, Use, merged, of_unknown_size, whole};
 use crate::error::{ArgumentError, Error, ProgramError, caught};
+use crate::scheduler::Shared;
 use crate::scheduler::runtime::armed::Armed;
 use crate::scheduler::runtime::core::Work;
 use crate::scheduler::runtime::memory::Memory;
@@ -305,6 +306,11 @@ impl Program {
         self.is_of_runs = true;
     }
 
+    /// That of its scheduler.
+    pub(super) fn shared(&self) -> &Shared {
+        self.stream.shared()
+    }
+
     /// Its number, which no other program has.
     pub(super) fn id(&self) -> u64 {
         self.id
@@ -432,8 +438,9 @@ impl Program {
             let shared = self.stream.shared();
             // What was submitted before, and uses its stream or buffers, has disarmed it once the core knows of that.
             if armed.waits() && shared.catches_up() && armed.release() {
-                shared.release(handle.completion().clone());
+                // It may run already.
                 self.reads(&handle);
+                shared.release(handle.completion().clone());
                 return Ok(handle);
             }
             ArmedLaunch { armed, handle }.disarm();
@@ -494,7 +501,7 @@ impl ProgramBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// As for [`Stream::launch`]; [`ProgramError::TooManyCalls`];
+    /// As for [`Stream::launch`]; [`ProgramError::TooManyCalls`]; [`ProgramError::OtherInput`];
     /// [`ArgumentError::ForeignBuffer`] for buffers that were made by a scheduler of another device.
     pub fn launch<G: HasGrid>(&mut self, call: Call<'static, G>) -> Result<ProgramCall, Error> {
         let index = self.room()?;
