@@ -69,13 +69,13 @@ Further rows on a GPU:
 - launch to done, as before, and with all arguments set: a plain program of the 50 launches on an
   idle GPU. The difference of the medians, `program_update_us`, is the change of its graph. Beside a
   kernel it cannot be told, because a launch takes the SMs.
-- guard: a kernel of one block on an idle GPU, as a plain launch, as a preemptible one, as a program
-  that is not armed, and as one that was armed 50 to 600 µs before, from the call to the return of
-  `wait`. `guard_preemptible_us` and `guard_armed_us` are the medians of the preemptible launch and
-  the armed program less that of the plain launch; below 0, they are sooner. The armed rows are of
-  the programs that began armed, `guard_began_armed`.
+- guard: a kernel of one block on an idle GPU, from the call to the return of `wait`: a plain launch,
+  a preemptible launch, an unarmed program, and a program that was armed 50 to 600 µs before.
+  `guard_preemptible_us` and `guard_armed_us` are the medians of the preemptible launch and the
+  armed program less that of the plain launch; below 0, they are sooner. The armed rows are of the
+  programs that began armed, `guard_began_armed`.
 - guard, set until idle, and disarmed until idle: from `Program::set` to the return of
-  `Scheduler::synchronize`, for a program that is not armed, and for one that is. The difference of
+  `Scheduler::synchronize`, of an unarmed program and of an armed one. The difference of
   the medians, `guard_disarm_us`, is how long an armed program has the device once it is disarmed.
 
 `calibration_ms` is the time for which the costs of the device were measured when it was opened, and

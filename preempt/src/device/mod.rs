@@ -491,8 +491,8 @@ impl Device {
     }
 
     /// What the device and its host take beside the kernels' work. On a GPU, what launches, stops, reports and claims take
-    /// was measured when it was opened, for [some 10 ms](Device::measuring_costs). What the host alone decides ([`decision`](Costs::decision),
-    /// [`absence`](Costs::absence)), and everything of the CPU device, is [as on an H200](Costs::h200).
+    /// was measured when it was opened, within [milliseconds](Device::measuring_costs). What the host alone decides
+    /// ([`decision`](Costs::decision), [`absence`](Costs::absence)), and everything of the CPU device, is [as on an H200](Costs::h200).
     ///
     /// ```
     /// use std::time::Duration;

@@ -114,11 +114,11 @@ impl Engine {
         has_gate
     }
 
-    /// Whether what was put behind a gate has not left, and its launch is over: mostly because it was disarmed, and waits for room,
-    /// as the next one would.
+    /// Whether what was put behind a gate has not left, and its launch is over: mostly it was disarmed, and waits for room, as
+    /// the next one would.
     fn has_late_gate(&self) -> bool {
-        let is_disarmed = |op| self.ops.get(op).is_some_and(|op| op.phase == Phase::Finished);
-        self.queues.gated().any(is_disarmed)
+        let is_over = |op| self.ops.get(op).is_some_and(|op| op.phase == Phase::Finished);
+        self.queues.gated().any(is_over)
     }
 
     fn put_behind_gate(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) -> bool {

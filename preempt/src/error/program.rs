@@ -59,8 +59,8 @@ pub enum ProgramError {
     },
     /// An input of another program.
     #[error(
-        "`{name}` is given an input of another program, or of a program that has none; use one that \
-         `ProgramBuilder::input` made for this program, and a buffer elsewhere"
+        "`{name}` is given an input of another program, or of a program that has none; give it an input from its own \
+         `ProgramBuilder::input`, and a buffer elsewhere"
     )]
     OtherInput {
         /// The name of the program or kernel that was to use it.

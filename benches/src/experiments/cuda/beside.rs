@@ -31,8 +31,8 @@ const RESIDENTS: (u32, u32) = (1, 5);
 /// Calls of one kind beside each, and as many on the idle GPU.
 const TIMES: u32 = 20;
 
-/// Programs that were dropped, from which on the next one that is recorded destroys their graphs (`MOST_UNUSED` in
-/// preempt's `device/cuda/graphs.rs`).
+/// Dropped programs whose graphs the recording of the next program destroys (`MOST_UNUSED` in preempt's
+/// `device/cuda/graphs.rs`).
 const DROPPED: u32 = 64;
 
 /// The kernel of a program that is changed.

@@ -482,7 +482,7 @@ fn all_sms_can_be_left_free_for_a_moment() {
     assert_eq!(world.engine.refusal(), None);
 }
 
-/// A launch with 30 µs left, whose yield takes 50 µs, and one that comes later and needs 20 µs.
+/// A launch with 30 µs left, whose yield takes 50 µs, and a later launch, which needs 20 µs.
 #[test]
 fn a_launch_yields_at_a_loss_where_the_policy_does_not_go_by_what_is_left() {
     let takes_its_sms = |policy: Box<dyn Policy>, priority, yield_overhead| {

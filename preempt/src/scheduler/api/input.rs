@@ -70,34 +70,61 @@ impl InputMemory {
     }
 }
 
-/// Launches of a program with inputs that may not be over.
+/// What may read a program's inputs.
 #[derive(Default)]
-pub(super) struct Readers(Mutex<Vec<Handle<()>>>);
+pub(super) struct Readers(Mutex<Reading>);
+
+#[derive(Default)]
+struct Reading {
+    /// Launches that were not seen to end.
+    launches: Vec<Handle<()>>,
+    /// Why the last one that did not succeed ended. It is reported before calls behind the one that was stopped have left.
+    failure: Option<Error>,
+}
+
+impl Reading {
+    /// Takes out the launches that have ended.
+    fn see_ends(&mut self) {
+        let Reading { launches, failure } = self;
+        launches.retain(|launch| {
+            let has_ended = launch.is_done();
+            if has_ended && let Err(error) = launch.wait() {
+                *failure = Some(error);
+            }
+            !has_ended
+        });
+    }
+}
 
 impl Readers {
     pub fn add(&self, launch: Handle<()>) {
-        let mut all = lock(&self.0);
-        all.retain(|launch| !launch.is_done());
-        all.push(launch);
+        let mut reading = lock(&self.0);
+        reading.see_ends();
+        reading.launches.push(launch);
     }
 
     /// Waits until none of them runs.
     fn wait(&self, shared: &Shared) -> Result<(), Error> {
         loop {
-            let last = lock(&self.0).last().map(Handle::untyped);
-            let Some(launch) = last else { return Ok(()) };
-            match launch.wait() {
-                Ok(()) => {}
-                // Whether its blocks have left is not known then.
-                Err(
-                    error
-                    @ (Error::Device(_) | Error::Launch(LaunchError::SchedulerDropped { .. })),
-                ) => return Err(error),
-                // It is reported before calls behind the one that was stopped have left.
-                Err(_) => shared.wait_until_idle(),
+            let mut reading = lock(&self.0);
+            reading.see_ends();
+            let Some(launch) = reading.launches.last().map(Handle::untyped) else { break };
+            drop(reading);
+            let ended = launch.wait();
+            if !launch.is_done() {
+                return ended;
             }
-            lock(&self.0).retain(|launch| !launch.is_done());
         }
+        match lock(&self.0).failure.clone() {
+            None => return Ok(()),
+            // Whether its blocks have left is never known.
+            Some(
+                error @ (Error::Device(_) | Error::Launch(LaunchError::SchedulerDropped { .. })),
+            ) => return Err(error),
+            Some(_) => shared.wait_until_idle(),
+        }
+        lock(&self.0).failure = None;
+        Ok(())
     }
 }
 
@@ -137,7 +164,7 @@ impl Program {
         readers.wait(self.shared())?;
         let start = input.memory.address as *mut T;
         // SAFETY: pinned memory of this length, of plain data, aligned, which lives as long as `input`. Kernels of this program
-        // alone read it, those that were submitted are over, and none is submitted, nor released, while the program is borrowed
+        // alone read it, those that were submitted have left, and none is submitted, nor released, while the program is borrowed
         // mutably. So is the input's other access, by this function.
         Ok(unsafe { std::slice::from_raw_parts_mut(start, input.len) })
     }

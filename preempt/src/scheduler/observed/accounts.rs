@@ -192,7 +192,7 @@ impl Accounts {
         if !gains {
             return;
         }
-        // The next kernel of a program goes on with what the one before it had.
+        // A program's next kernel goes on with what the one before it had, so a gain without a yield before it is none.
         if std::mem::take(&mut entry.has_yielded) {
             self.note(at, entry, Moment::Resumes);
         } else if !std::mem::replace(&mut entry.started, true) {
