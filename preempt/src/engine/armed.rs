@@ -16,7 +16,7 @@ use preempt_device::abi::{Signal, SmRange};
 
 use super::cohorts::CohortPlace;
 use super::ledger::{count, intersection};
-use super::shape::{Place, Shape};
+use super::shape::Place;
 use super::{Action, Engine, Launch, Op, Outcome, Phase, Verdict, arrival};
 use crate::policy::Plan;
 use crate::vocabulary::{LaunchId, OpKey, QueueIndex, Timestamp};
@@ -168,22 +168,12 @@ impl Engine {
             return false;
         };
         let over = over.filter(|_| self.queues.level(queue) >= level);
-        // The SMs are others' until the release.
-        let place = Place::Free {
-            sms: count(range, sms),
-            room: launch.room(count(range, sms), range.contains(sms - 1)),
-            has_blocks: false,
-            is_taken: true,
-            spills: 0,
-            strangers: 0,
-            is_beside: false,
-        };
+        let place = Place::Gated { room: launch.room(count(range, sms), range.contains(sms - 1)) };
         let shape = launch.work(0, sms, &self.costs).shape(place, || false, || 0.0);
-        let Some(Shape { blocks, .. }) = shape else { return false };
+        let Some(shape) = shape else { return false };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(first) else { return false };
         // For those that are queued behind it.
         launch.handover = range;
-        let shape = Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false };
         self.put(first, (0, queue), shape, CohortPlace::Gated { over }, actions);
         self.go_on_behind(queue);
         true

@@ -55,6 +55,12 @@ pub(super) enum Place {
         /// of 4 ms). So no block stays there, even if too few are left on the launch's own SMs.
         is_beside: bool,
     },
+    /// A queue of its own, behind a gate. The SMs are others' until it is opened, so a task that a block begins with would
+    /// wait for that block, and spare blocks would be gone before there is room.
+    Gated {
+        /// The blocks that fit on its SMs.
+        room: u32,
+    },
     /// A queue behind another grid, of which nothing is known until its turn comes.
     Behind {
         /// The blocks that fit on the SMs that it will have, and on those that it can have there.
@@ -127,6 +133,10 @@ impl Work<'_> {
                     }
                 }
                 Some(Shape { blocks, keeps_to_own: false, hands: blocks, is_thin: false })
+            }
+            Place::Gated { room } => {
+                let blocks = room.min(self.bare);
+                Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
             }
             Place::Behind { own, room, is_part } => {
                 // The hardware places some of its blocks outside of a part.
@@ -258,6 +268,7 @@ mod tests {
         let alone = free(4, Of::default());
         let among = |strangers| free(2, Of { strangers, ..OTHERS });
         let urgent = Of { is_beside: true, ..OTHERS };
+        let gated = (Place::Gated { room: 8 }, true);
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
         vec![
             ("alone, it fills the device", work(100), alone, 0.0, anywhere(16)),
@@ -338,6 +349,9 @@ mod tests {
             ("some tasks have blocks", Work { bare: 2, ..work(10) }, two, 2.0, anywhere(2)),
             ("a plain grid", plain(100), two, 2.0, anywhere(8)),
             ("a small plain grid", plain(6), two, 2.0, anywhere(6)),
+            ("behind a gate", work(100), gated, 2.0, waiting(8)),
+            ("behind a gate, with few tasks", work(3), gated, 2.0, waiting(3)),
+            ("behind a gate, long, with a block for each task", long(6), gated, 2.0, waiting(6)),
             ("behind", work(100), behind(false, true), 2.0, waiting(8)),
             ("behind, with few tasks", work(3), behind(false, true), 2.0, waiting(3)),
             ("behind in a part, crowded", work(100), behind(true, true), 2.0, waiting(16)),

@@ -3,11 +3,14 @@
 //! A call of the driver takes longer than many kernels do (3 to 6 µs on an H200). To set the parameters of a node takes 0.15
 //! µs, and the graph is one call. The graph has all kernels of its calls, so it serves where all of
 //! them are queued behind another launch. What is left of a chain after a stop is launched kernel by kernel.
+//!
+//! The driver runs launches of one executable graph one after the other. A launch that was disarmed leaves when its gate has
+//! found room, and the next launch of its program does not wait for that. So each chain has two graphs.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use preempt_device::abi::Cohort;
+use preempt_device::abi::{Cohort, Post};
 
 use super::context::{Context, call};
 use super::graphs::{Node, Nodes, Raw, UnusedGraphs, entry_node};
@@ -22,8 +25,8 @@ use crate::vocabulary::MOST_TOGETHER;
 /// The chains of a program.
 #[derive(Debug)]
 struct ChainGraphs {
-    /// In the order of their calls.
-    all: Vec<Mutex<ChainGraph>>,
+    /// In the order of their calls: a graph for launches, and one for those beside a launch that was disarmed.
+    all: Vec<Mutex<[ChainGraph; 2]>>,
     context: Arc<Context>,
     unused: Arc<UnusedGraphs>,
 }
@@ -32,7 +35,19 @@ struct ChainGraphs {
 struct ChainGraph {
     raw: Raw,
     nodes: Vec<Node>,
+    /// Of its last launch.
+    last: Option<LastPost>,
 }
+
+/// The post that shows the end of a launch.
+#[derive(Debug)]
+struct LastPost {
+    post: *const Post,
+    ticket: u32,
+}
+
+// SAFETY: posts are shared between threads through atomics only.
+unsafe impl Send for LastPost {}
 
 /// The chains among these calls. Behind what is no kernel the host launches the next one, so a chain starts with the second
 /// of a row of kernels.
@@ -51,7 +66,24 @@ fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
     chains
 }
 
+/// The first of these whose last launch is over, or else the first one.
+fn free(graphs: &mut [ChainGraph; 2]) -> &mut ChainGraph {
+    let index = graphs.iter().position(ChainGraph::is_free);
+    &mut graphs[index.unwrap_or(0)]
+}
+
 impl ChainGraph {
+    /// Without calls. The context is entered.
+    fn new(context: &Context) -> Result<ChainGraph, Error> {
+        Ok(ChainGraph { raw: Raw::new(context)?, nodes: Vec::new(), last: None })
+    }
+
+    /// Whether its last launch is over.
+    fn is_free(&self) -> bool {
+        // SAFETY: the control blocks keep their posts as long as the device lives.
+        self.last.as_ref().is_none_or(|last| unsafe { &*last.post }.has_passed(last.ticket))
+    }
+
     /// Adds these calls, and makes the graph ready on the device. Its cohorts are of no launch yet. The context is entered.
     ///
     /// # Safety
@@ -81,10 +113,10 @@ impl Drop for ChainGraphs {
     fn drop(&mut self) {
         // After an error that lost the context nothing is freed.
         if self.context.is_freeable() {
-            let graphs = self.all.drain(..).map(|graph| {
-                graph.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).raw
+            let graphs = self.all.drain(..).flat_map(|graphs| {
+                graphs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
             });
-            graphs.for_each(|raw| self.unused.add(raw));
+            graphs.for_each(|graph| self.unused.add(graph.raw));
         }
     }
 }
@@ -110,13 +142,14 @@ impl CudaDevice {
         let mut graphs = ChainGraphs { all: Vec::with_capacity(calls.len()), context, unused };
         for chain in &calls {
             let context = &graphs.context;
-            let graph =
-                ChainGraph { raw: Raw::new(context)?, nodes: Vec::with_capacity(chain.len()) };
-            graphs.all.push(Mutex::new(graph));
+            let pair = [ChainGraph::new(context)?, ChainGraph::new(context)?];
+            graphs.all.push(Mutex::new(pair));
             let Some(last) = graphs.all.last() else { continue };
-            let steps = &steps[chain.clone()];
-            // SAFETY: the caller's promise.
-            unsafe { lock(last).fill(context, (&self.kernels, &self.uploads), steps)? };
+            for graph in lock(last).iter_mut() {
+                let steps = &steps[chain.clone()];
+                // SAFETY: the caller's promise.
+                unsafe { graph.fill(context, (&self.kernels, &self.uploads), steps)? };
+            }
         }
         Ok(Some(Chains { calls, prepared: Arc::new(graphs) }))
     }
@@ -134,13 +167,14 @@ impl CudaDevice {
         let chains = program.chains.as_ref();
         let at = chains.and_then(|of| of.calls.iter().position(|chain| chain.start == first));
         let graphs = chains.and_then(|of| of.prepared.downcast_ref::<ChainGraphs>());
-        let Some(graph) = graphs.zip(at).and_then(|(graphs, at)| graphs.all.get(at)) else {
+        let Some(pair) = graphs.zip(at).and_then(|(graphs, at)| graphs.all.get(at)) else {
             let reason = "it did not prepare the chain that it is to launch".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         };
         let context = self.context();
         let _entered = context.enter()?;
-        let graph = lock(graph);
+        let mut pair = lock(pair);
+        let graph = free(&mut pair);
         let Some(executable) = graph.raw.executable else { return Ok(()) };
         let launches = program.steps.iter().skip(first).filter_map(|step| match step {
             Step::Launch { launch, .. } => Some(launch),
@@ -160,7 +194,9 @@ impl CudaDevice {
         let raw = self.queues.stream(queue).raw();
         // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
         unsafe { call!(context, cuGraphLaunch(executable, raw))? };
-        drop(graph);
+        let shows_all = shown_by.last().and_then(|&index| cohorts.get(index));
+        graph.last = shows_all.map(|&Cohort { post, ticket, .. }| LastPost { post, ticket });
+        drop(pair);
         for (index, (cohort, &shown_by)) in cohorts.iter().zip(shown_by).enumerate() {
             if shown_by == index {
                 // SAFETY: the control blocks keep their posts as long as the device lives.
@@ -173,7 +209,32 @@ impl CudaDevice {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr;
+    use std::sync::atomic::Ordering;
+
+    use preempt_device::abi::Posted;
+
     use super::*;
+
+    #[test]
+    fn a_launch_has_a_graph_beside_one_that_has_not_left() {
+        let posts = [Post::default(), Post::default()];
+        let mut graphs = posts.each_ref().map(|post| ChainGraph {
+            raw: Raw { graph: ptr::null_mut(), executable: None },
+            nodes: Vec::new(),
+            last: Some(LastPost { post: ptr::from_ref(post), ticket: 7 }),
+        });
+        let mut chosen = || ptr::from_ref(free(&mut graphs)).addr();
+        let first = chosen();
+        let ends = |index: usize| {
+            posts[index].word.store(Post::word(7, Posted::default()), Ordering::Relaxed);
+        };
+        ends(1);
+        let second = chosen();
+        assert_ne!(first, second, "the first one's launch has not left");
+        ends(0);
+        assert_eq!(chosen(), first, "it has");
+    }
 
     #[test]
     fn chains_are_kernels_behind_a_kernel() {
