@@ -22,11 +22,14 @@ use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::MOST_TOGETHER;
 
+/// Graphs of a chain: one for launches, and one for those beside a launch that was disarmed.
+const EACH: usize = 2;
+
 /// The chains of a program.
 #[derive(Debug)]
 struct ChainGraphs {
-    /// In the order of their calls: a graph for launches, and one for those beside a launch that was disarmed.
-    all: Vec<Mutex<[ChainGraph; 2]>>,
+    /// In the order of their calls, [`EACH`] for each.
+    all: Vec<Mutex<Vec<ChainGraph>>>,
     context: Arc<Context>,
     unused: Arc<UnusedGraphs>,
 }
@@ -67,17 +70,12 @@ fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
 }
 
 /// The first of these whose last launch is over, or else the first one.
-fn free(graphs: &mut [ChainGraph; 2]) -> &mut ChainGraph {
+fn free(graphs: &mut [ChainGraph]) -> Option<&mut ChainGraph> {
     let index = graphs.iter().position(ChainGraph::is_free);
-    &mut graphs[index.unwrap_or(0)]
+    graphs.get_mut(index.unwrap_or(0))
 }
 
 impl ChainGraph {
-    /// Without calls. The context is entered.
-    fn new(context: &Context) -> Result<ChainGraph, Error> {
-        Ok(ChainGraph { raw: Raw::new(context)?, nodes: Vec::new(), last: None })
-    }
-
     /// Whether its last launch is over.
     fn is_free(&self) -> bool {
         // SAFETY: the control blocks keep their posts as long as the device lives.
@@ -142,10 +140,12 @@ impl CudaDevice {
         let mut graphs = ChainGraphs { all: Vec::with_capacity(calls.len()), context, unused };
         for chain in &calls {
             let context = &graphs.context;
-            let pair = [ChainGraph::new(context)?, ChainGraph::new(context)?];
-            graphs.all.push(Mutex::new(pair));
+            graphs.all.push(Mutex::default());
             let Some(last) = graphs.all.last() else { continue };
-            for graph in lock(last).iter_mut() {
+            for _ in 0..EACH {
+                let mut pair = lock(last);
+                pair.push(ChainGraph { raw: Raw::new(context)?, nodes: Vec::new(), last: None });
+                let Some(graph) = pair.last_mut() else { continue };
                 let steps = &steps[chain.clone()];
                 // SAFETY: the caller's promise.
                 unsafe { graph.fill(context, (&self.kernels, &self.uploads), steps)? };
@@ -174,8 +174,12 @@ impl CudaDevice {
         let context = self.context();
         let _entered = context.enter()?;
         let mut pair = lock(pair);
-        let graph = free(&mut pair);
-        let Some(executable) = graph.raw.executable else { return Ok(()) };
+        let Some((graph, executable)) = free(&mut pair).and_then(|graph| {
+            let executable = graph.raw.executable?;
+            Some((graph, executable))
+        }) else {
+            return Ok(());
+        };
         let launches = program.steps.iter().skip(first).filter_map(|step| match step {
             Step::Launch { launch, .. } => Some(launch),
             Step::Copy(_) | Step::Captured(_) => None,
@@ -224,7 +228,7 @@ mod tests {
             nodes: Vec::new(),
             last: Some(LastPost { post: ptr::from_ref(post), ticket: 7 }),
         });
-        let mut chosen = || ptr::from_ref(free(&mut graphs)).addr();
+        let mut chosen = || free(&mut graphs).map(|graph| ptr::from_ref(graph).addr());
         let first = chosen();
         let ends = |index: usize| {
             posts[index].word.store(Post::word(7, Posted::default()), Ordering::Relaxed);
