@@ -42,9 +42,10 @@ it.
 - time: the launch alone, between events; `done`: until the host knows, through the scheduler for
   the arms of preempt, by raw launches for the others. All to the plain entry's. On the CPU device
   there is only `done` of `preempt, all preemptible`.
-- preempt: in the form that costs least, as by default (`Preemption::Auto`): `done` to that of plain
-  grids through the scheduler. `is_plain` says which form was chosen at last; the first seven rounds
-  teach the scheduler what each costs.
+- preempt: in the form that costs least where a more urgent stream may preempt, as by default
+  (`Preemption::Auto`): `done` to that of plain grids through the scheduler. `is_plain` says which
+  form was chosen at last; the first seven rounds teach the scheduler what each costs. So launches
+  with long blocks are preemptible.
 - preempt, all preemptible: with `Preemption::Preemptible`. Below, this one is meant by *ours*.
 - preempt, by the proxy: preemptible, with `SignalPath::Proxy`, measured after the others beside
   plain launches of its own, because a scheduler has one path.

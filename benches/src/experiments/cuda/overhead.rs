@@ -79,6 +79,8 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let counts = bench.amount(QUICK, SAMPLES);
     let size = bench.amount(Size::Small, Size::Large);
     let scheduler = bench.spinning_scheduler(StaticPriority::new(), SPIN)?;
+    // Without a stream that may preempt, a launch need not leave soon, and is plain however long its blocks are.
+    let _more_urgent = scheduler.stream(1);
     let mut tally = Tally::default();
     let mut random = Random(bench.seed);
     let floor = floor(gpu, counts[2], &mut random)?;
