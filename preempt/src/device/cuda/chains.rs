@@ -5,7 +5,7 @@
 //! them are queued behind another launch. What is left of a chain after a stop is launched kernel by kernel.
 //!
 //! The driver runs launches of one executable graph one after the other. A launch that was disarmed leaves when its gate has
-//! found room, and the next launch of its program does not wait for that. So each chain has two graphs.
+//! found room, and the next launch of its program does not wait for that: until then its kernels are launched one by one, too.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -22,14 +22,11 @@ use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
 use crate::vocabulary::MOST_TOGETHER;
 
-/// Graphs of a chain: one for launches, and one for those beside a launch that was disarmed.
-const EACH: usize = 2;
-
 /// The chains of a program.
 #[derive(Debug)]
 struct ChainGraphs {
-    /// In the order of their calls, [`EACH`] for each.
-    all: Vec<Mutex<Vec<ChainGraph>>>,
+    /// In the order of their calls.
+    all: Vec<Mutex<ChainGraph>>,
     context: Arc<Context>,
     unused: Arc<UnusedGraphs>,
 }
@@ -69,12 +66,6 @@ fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
     chains
 }
 
-/// The first of these whose last launch is over, or else the first one.
-fn free(graphs: &mut [ChainGraph]) -> Option<&mut ChainGraph> {
-    let index = graphs.iter().position(ChainGraph::is_free);
-    graphs.get_mut(index.unwrap_or(0))
-}
-
 impl ChainGraph {
     /// Whether its last launch is over.
     fn is_free(&self) -> bool {
@@ -111,10 +102,10 @@ impl Drop for ChainGraphs {
     fn drop(&mut self) {
         // After an error that lost the context nothing is freed.
         if self.context.is_freeable() {
-            let graphs = self.all.drain(..).flat_map(|graphs| {
-                graphs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+            let graphs = self.all.drain(..).map(|graph| {
+                graph.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).raw
             });
-            graphs.for_each(|graph| self.unused.add(graph.raw));
+            graphs.for_each(|raw| self.unused.add(raw));
         }
     }
 }
@@ -140,16 +131,16 @@ impl CudaDevice {
         let mut graphs = ChainGraphs { all: Vec::with_capacity(calls.len()), context, unused };
         for chain in &calls {
             let context = &graphs.context;
-            graphs.all.push(Mutex::default());
+            let graph = ChainGraph {
+                raw: Raw::new(context)?,
+                nodes: Vec::with_capacity(chain.len()),
+                last: None,
+            };
+            graphs.all.push(Mutex::new(graph));
             let Some(last) = graphs.all.last() else { continue };
-            for _ in 0..EACH {
-                let mut pair = lock(last);
-                pair.push(ChainGraph { raw: Raw::new(context)?, nodes: Vec::new(), last: None });
-                let Some(graph) = pair.last_mut() else { continue };
-                let steps = &steps[chain.clone()];
-                // SAFETY: the caller's promise.
-                unsafe { graph.fill(context, (&self.kernels, &self.uploads), steps)? };
-            }
+            let steps = &steps[chain.clone()];
+            // SAFETY: the caller's promise.
+            unsafe { lock(last).fill(context, (&self.kernels, &self.uploads), steps)? };
         }
         Ok(Some(Chains { calls, prepared: Arc::new(graphs) }))
     }
@@ -167,19 +158,18 @@ impl CudaDevice {
         let chains = program.chains.as_ref();
         let at = chains.and_then(|of| of.calls.iter().position(|chain| chain.start == first));
         let graphs = chains.and_then(|of| of.prepared.downcast_ref::<ChainGraphs>());
-        let Some(pair) = graphs.zip(at).and_then(|(graphs, at)| graphs.all.get(at)) else {
+        let Some(graph) = graphs.zip(at).and_then(|(graphs, at)| graphs.all.get(at)) else {
             let reason = "it did not prepare the chain that it is to launch".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         };
         let context = self.context();
         let _entered = context.enter()?;
-        let mut pair = lock(pair);
-        let Some((graph, executable)) = free(&mut pair).and_then(|graph| {
-            let executable = graph.raw.executable?;
-            Some((graph, executable))
-        }) else {
-            return Ok(());
-        };
+        let mut graph = lock(graph);
+        let Some(executable) = graph.raw.executable else { return Ok(()) };
+        if !graph.is_free() {
+            let reason = "the last launch of the chain was disarmed and has not left".into();
+            return Err(Error::Device(DeviceError::Unsupported { reason }));
+        }
         let launches = program.steps.iter().skip(first).filter_map(|step| match step {
             Step::Launch { launch, .. } => Some(launch),
             Step::Copy(_) | Step::Captured(_) => None,
@@ -200,7 +190,7 @@ impl CudaDevice {
         unsafe { call!(context, cuGraphLaunch(executable, raw))? };
         let shows_all = shown_by.last().and_then(|&index| cohorts.get(index));
         graph.last = shows_all.map(|&Cohort { post, ticket, .. }| LastPost { post, ticket });
-        drop(pair);
+        drop(graph);
         for (index, (cohort, &shown_by)) in cohorts.iter().zip(shown_by).enumerate() {
             if shown_by == index {
                 // SAFETY: the control blocks keep their posts as long as the device lives.
@@ -221,23 +211,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_has_a_graph_beside_one_that_has_not_left() {
-        let posts = [Post::default(), Post::default()];
-        let mut graphs = posts.each_ref().map(|post| ChainGraph {
-            raw: Raw { graph: ptr::null_mut(), executable: None },
-            nodes: Vec::new(),
-            last: Some(LastPost { post: ptr::from_ref(post), ticket: 7 }),
-        });
-        let mut chosen = || free(&mut graphs).map(|graph| ptr::from_ref(graph).addr());
-        let first = chosen();
-        let ends = |index: usize| {
-            posts[index].word.store(Post::word(7, Posted::default()), Ordering::Relaxed);
-        };
-        ends(1);
-        let second = chosen();
-        assert_ne!(first, second, "the first one's launch has not left");
-        ends(0);
-        assert_eq!(chosen(), first, "it has");
+    fn a_graph_is_free_once_its_last_launch_has_posted() {
+        let post = Post::default();
+        let last = LastPost { post: ptr::from_ref(&post), ticket: 7 };
+        let raw = Raw { graph: ptr::null_mut(), executable: None };
+        let mut graph = ChainGraph { raw, nodes: Vec::new(), last: None };
+        assert!(graph.is_free(), "it was never launched");
+        graph.last = Some(last);
+        assert!(!graph.is_free());
+        post.word.store(Post::word(7, Posted::default()), Ordering::Relaxed);
+        assert!(graph.is_free());
     }
 
     #[test]
