@@ -461,7 +461,8 @@ pub fn programs(device: &Device, found: &mut Found) {
     }
 }
 
-/// A preemptible program of many kernels in a row, on the fake driver: few calls of the driver.
+/// A preemptible program of many kernels in a row, and a plain one of a single kernel, on the fake driver: few calls of the
+/// driver.
 pub fn chains(device: &Device, found: &mut Found) {
     let Some(run) = start(device, SignalPath::StreamWrite, found) else { return };
     let Run { scheduler, found, .. } = run;
@@ -500,6 +501,20 @@ pub fn chains(device: &Device, found: &mut Found) {
     if let Some(counted) = found.take(counted) {
         found.expect(counted == [20 * 60; 4], || format!("a row: {counted:?}"));
     }
+    let program = stream.program("one kernel", |program| {
+        program.preemption(Preemption::Plain);
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
+        program.launch(call).map(drop)
+    });
+    let Some(program) = found.take(program) else { return };
+    let before = calls(&["cuGraphLaunch"]);
+    found.take(program.launch().and_then(|handle| handle.wait()));
+    let graphs = calls(&["cuGraphLaunch"]) - before;
+    found.expect(graphs == 0, || "a program of one kernel is launched as a graph".into());
+    let counted = stream.download(&counts).and_then(|copy| copy.wait());
+    if let Some(counted) = found.take(counted) {
+        found.expect(counted == [20 * 60 + 1; 4], || format!("one kernel: {counted:?}"));
+    }
 }
 
 /// Programs that are dropped beside a kernel, until the thread that makes another one destroys their graphs. A turn destroys
@@ -519,6 +534,7 @@ pub fn unused_graphs(device: &Device, found: &mut Found) {
         stream.program("short-lived", |program| {
             program.preemption(Preemption::Plain);
             let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
+            program.launch(call.clone())?;
             program.launch(call).map(drop)
         })
     };

@@ -2,7 +2,7 @@
 //!
 //! A graph is launched into a queue's stream, so the hardware takes it for as urgent as that. Arguments are changed
 //! between launches, in the executable graph; launches that the driver has taken keep theirs (CUDA driver API,
-//! `cuGraphExecKernelNodeSetParams`).
+//! `cuGraphExecKernelNodeSetParams`). A program of one kernel is no graph: the driver launches that sooner by itself.
 //!
 //! Destroying an executable graph frees memory of the device, for which the driver may wait. So graphs that no program
 //! has any more are kept until nothing runs.
@@ -207,6 +207,13 @@ impl ProgramGraph {
         };
         let mut state = lock(&program.state);
         let mut nodes = Nodes::of(context, graph);
+        let steps = match only_launch(steps) {
+            Some(launch) => {
+                kernels.of(launch)?;
+                &[]
+            }
+            None => steps,
+        };
         for step in steps {
             let kernel = match step {
                 Step::Launch { launch, version } => {
@@ -265,6 +272,14 @@ impl State {
         }
         self.version = program.version;
         Ok(())
+    }
+}
+
+/// The launch that is all of a program, if there is one.
+fn only_launch(steps: &[Step]) -> Option<&KernelLaunch> {
+    match steps {
+        [Step::Launch { launch, .. }] => Some(launch),
+        _ => None,
     }
 }
 
@@ -595,6 +610,11 @@ impl CudaDevice {
         program: &ProgramLaunch,
         grid: PlainGrid,
     ) -> Result<(), Error> {
+        if let Some(launch) = only_launch(&program.steps) {
+            let grid = PlainGrid { extents: launch.grid, ..grid };
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch_plain(queue, launch, grid) };
+        }
         let prepared = program.prepared.as_ref();
         let Some(graph) = prepared.and_then(|owner| owner.downcast_ref::<ProgramGraph>()) else {
             let reason = "it did not prepare the program that it is to launch".into();
