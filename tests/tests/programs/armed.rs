@@ -1,6 +1,10 @@
 //! Armed programs: a launch that is announced, and starts without the driver.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
+
+use preempt::predict::{Features, Predictor};
 
 use super::*;
 
@@ -146,4 +150,42 @@ fn an_armed_program_takes_the_device_from_a_less_urgent_launch() {
     assert_eq!(contents(&urgent, &x), model);
     assert_eq!(contents(&batch, &counts), vec![1; tasks]);
     drop(writes);
+}
+
+/// Is about a launch of one block-task for ten milliseconds.
+struct Slow(Arc<AtomicBool>);
+
+impl Predictor for Slow {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        if launch.grid == 1 {
+            self.0.store(true, SeqCst);
+            thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+#[test]
+fn a_program_stays_armed_while_the_scheduler_is_about_another_launch() {
+    let is_slow = Arc::<AtomicBool>::default();
+    let builder = Scheduler::builder().device(preempt_test_kit::device(LAYOUT)).kernels(KERNELS);
+    let builder = builder.armed_for(Duration::from_millis(100)).predictor(Slow(is_slow.clone()));
+    let scheduler = builder.build().expect("a scheduler");
+    let (other, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
+    let mut y = scheduler.buffer(&[1; 1]).expect("memory");
+    let (program, _) = answer(&urgent, &mut x);
+    program.arm().expect("accepted");
+    settle();
+    let call = kernels::scale(2, &mut y).threads(1);
+    let launches = thread::spawn(move || other.launch(call).map(|handle| (other, handle)));
+    while !is_slow.load(SeqCst) {
+        thread::yield_now();
+    }
+    assert!(run(&program).expect("done").armed);
+    assert_eq!(contents(&urgent, &x), answered(3, &[0; LEN]));
+    let (other, handle) = launches.join().expect("no panic").expect("accepted");
+    in_time(&handle).expect("done");
+    assert_eq!(contents(&other, &y), [2]);
 }

@@ -425,7 +425,9 @@ impl Program {
     }
 
     /// Launches the program on the stream that recorded it, as [`Stream::launch_program`] does; if it is
-    /// [armed](Program::arm), without the driver.
+    /// [armed](Program::arm), without the driver. What was submitted before is taken in first: an armed launch waits for a
+    /// thread that is about it, and is in a call of the driver, for [a millisecond](crate::SchedulerBuilder::armed_for)
+    /// at most.
     ///
     /// # Errors
     ///

@@ -42,10 +42,6 @@ thread_local! {
 /// Time between two questions whether an operation of another scheduler has ended, which is not announced to this one.
 const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Time, at most, that a thread waits for the core to see what was submitted before an armed launch: a few calls of the
-/// driver, each of which launches something.
-const CATCHES_UP: Duration = Duration::from_micros(50);
-
 /// Time, at most, that the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -70,6 +66,8 @@ pub(crate) struct Shared {
     pub wait_spin: Duration,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
+    /// How long an armed program waits for its launch on the device.
+    armed_for: Duration,
     /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
     /// Whether the poller spins as long as anything is in flight.
@@ -145,6 +143,7 @@ impl Shared {
         settings: Settings,
     ) -> Result<Arc<Shared>, Error> {
         let Settings { wait_spin, poller_spin, preemption, signal_path, patience, .. } = settings;
+        let armed_for = settings.armed_for;
         let save_bytes = (settings.checkpoint_memory as usize).saturating_mul(1 << 20);
         device.inner.backend.load(code, signal_path, save_bytes)?;
         let (in_flight, priorities) = (Arc::<InFlight>::default(), Arc::<Priorities>::default());
@@ -162,6 +161,7 @@ impl Shared {
             device,
             wait_spin,
             preemption,
+            armed_for,
             patience,
             poller_spin,
             in_flight,
@@ -236,12 +236,13 @@ impl Shared {
         self.drive();
     }
 
-    /// Waits until the core has seen what was submitted before this call, for a short while; whether it has.
+    /// Waits until the core has seen what was submitted before this call, for as long as a program stays armed; whether it
+    /// has. To give up sooner would gain nothing, because the core has to see a launch that is not armed, too.
     pub(in crate::scheduler) fn catches_up(&self) -> bool {
         let messages = self.combiner.posted();
         let start = Instant::now();
         while !self.combiner.has_handled(messages) {
-            if start.elapsed() > CATCHES_UP {
+            if start.elapsed() > self.armed_for {
                 return false;
             }
             self.drive();
