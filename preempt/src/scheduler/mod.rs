@@ -408,7 +408,7 @@ impl SchedulerBuilder {
     /// most.
     ///
     /// Calls of the driver that wait for everything on the device (`cuMemFree`, `cuCtxSynchronize`, ..) wait for as long,
-    /// whichever thread makes them.
+    /// whichever thread makes them, and so may the launch of an armed program where the scheduler is in such a call.
     pub fn armed_for(mut self, time: Duration) -> SchedulerBuilder {
         self.settings.armed_for = time.min(LONGEST_ARMED);
         self

@@ -166,8 +166,7 @@ impl Backend for CudaDevice {
 
     unsafe fn prepare(&self, programs: &[&[Step]]) -> Result<Vec<Owner>, Error> {
         // SAFETY: the caller's promise.
-        let graphs = unsafe { self.prepare_graphs(programs)? };
-        Ok(graphs.into_iter().map(|graph| Arc::new(graph) as Owner).collect())
+        unsafe { self.prepare_graphs(programs) }
     }
 
     unsafe fn launch_program(

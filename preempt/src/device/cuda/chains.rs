@@ -4,8 +4,9 @@
 //! µs, and the graph is one call. The graph has all kernels of its calls, so it serves where all of
 //! them are queued behind another launch. What is left of a chain after a stop is launched kernel by kernel.
 //!
-//! The driver runs launches of one executable graph one after the other. A launch that was disarmed leaves when its gate has
-//! found room, and the next launch of its program does not wait for that: until then its kernels are launched one by one, too.
+//! The driver runs launches of one executable graph one after the other. In one queue they are that anyway. In another one a
+//! launch may be: one that was disarmed leaves when its gate has found room, and the next launch of its program does not wait
+//! for that. Until then, what is put into other queues is launched kernel by kernel, too.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -39,9 +40,10 @@ struct ChainGraph {
     last: Option<LastPost>,
 }
 
-/// The post that shows the end of a launch.
+/// A launch's queue, and the post that shows its end.
 #[derive(Debug)]
 struct LastPost {
+    queue: u32,
     post: *const Post,
     ticket: u32,
 }
@@ -67,10 +69,11 @@ fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
 }
 
 impl ChainGraph {
-    /// Whether its last launch is over.
-    fn is_free(&self) -> bool {
+    /// Whether a launch in this queue waits for no launch in another one.
+    fn is_free(&self, queue: u32) -> bool {
+        let Some(last) = &self.last else { return true };
         // SAFETY: the control blocks keep their posts as long as the device lives.
-        self.last.as_ref().is_none_or(|last| unsafe { &*last.post }.has_passed(last.ticket))
+        last.queue == queue || unsafe { &*last.post }.has_passed(last.ticket)
     }
 
     /// Adds these calls, and makes the graph ready on the device. Its cohorts are of no launch yet. The context is entered.
@@ -166,8 +169,8 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let mut graph = lock(graph);
         let Some(executable) = graph.raw.executable else { return Ok(()) };
-        if !graph.is_free() {
-            let reason = "the last launch of the chain was disarmed and has not left".into();
+        if !graph.is_free(queue) {
+            let reason = "the last launch of the chain is in another queue".into();
             return Err(Error::Device(DeviceError::Unsupported { reason }));
         }
         let launches = program.steps.iter().skip(first).filter_map(|step| match step {
@@ -189,7 +192,7 @@ impl CudaDevice {
         // SAFETY: the graph stays until its launches are over; the rest is the caller's promise.
         unsafe { call!(context, cuGraphLaunch(executable, raw))? };
         let shows_all = shown_by.last().and_then(|&index| cohorts.get(index));
-        graph.last = shows_all.map(|&Cohort { post, ticket, .. }| LastPost { post, ticket });
+        graph.last = shows_all.map(|&Cohort { post, ticket, .. }| LastPost { queue, post, ticket });
         drop(graph);
         for (index, (cohort, &shown_by)) in cohorts.iter().zip(shown_by).enumerate() {
             if shown_by == index {
@@ -211,16 +214,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_graph_is_free_once_its_last_launch_has_posted() {
+    fn a_graph_is_free_for_its_queue_and_once_its_last_launch_has_posted_for_others() {
         let post = Post::default();
-        let last = LastPost { post: ptr::from_ref(&post), ticket: 7 };
+        let last = LastPost { queue: 1, post: ptr::from_ref(&post), ticket: 7 };
         let raw = Raw { graph: ptr::null_mut(), executable: None };
         let mut graph = ChainGraph { raw, nodes: Vec::new(), last: None };
-        assert!(graph.is_free(), "it was never launched");
+        assert!(graph.is_free(2), "it was never launched");
         graph.last = Some(last);
-        assert!(!graph.is_free());
+        assert!(graph.is_free(1) && !graph.is_free(2));
         post.word.store(Post::word(7, Posted::default()), Ordering::Relaxed);
-        assert!(graph.is_free());
+        assert!(graph.is_free(2));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::probe::settle;
 use super::streams::{Stream, TrackedStream};
 use super::{CudaDevice, lock};
 use crate::device::control::PlainGrid;
-use crate::device::{Captured, Copy, CopyKind, KernelLaunch, ProgramLaunch, Rows, Step};
+use crate::device::{Captured, Copy, CopyKind, KernelLaunch, Owner, ProgramLaunch, Rows, Step};
 use crate::error::{DeviceError, Error};
 
 /// Graphs, at most, that wait for a device that is never idle. Beyond that a thread that makes a program destroys them,
@@ -207,13 +207,6 @@ impl ProgramGraph {
         };
         let mut state = lock(&program.state);
         let mut nodes = Nodes::of(context, graph);
-        let steps = match only_launch(steps) {
-            Some(launch) => {
-                kernels.of(launch)?;
-                &[]
-            }
-            None => steps,
-        };
         for step in steps {
             let kernel = match step {
                 Step::Launch { launch, version } => {
@@ -573,10 +566,7 @@ impl CudaDevice {
     /// # Safety
     ///
     /// As [`Backend::prepare`](crate::device::Backend::prepare).
-    pub(super) unsafe fn prepare_graphs(
-        &self,
-        programs: &[&[Step]],
-    ) -> Result<Vec<ProgramGraph>, Error> {
+    pub(super) unsafe fn prepare_graphs(&self, programs: &[&[Step]]) -> Result<Vec<Owner>, Error> {
         self.graphs.clone()?;
         let context = &self.shared.context;
         let _entered = context.enter()?;
@@ -594,9 +584,15 @@ impl CudaDevice {
             }
         }
         let place = (&self.uploads, &self.unused_graphs);
-        let graph = |steps: &&[Step]| {
+        let graph = |steps: &&[Step]| -> Result<Owner, Error> {
+            if let Some(launch) = only_launch(steps) {
+                self.kernels.of(launch)?;
+                return Ok(Arc::new(()));
+            }
             // SAFETY: the caller's promise.
-            unsafe { ProgramGraph::new(context, &self.kernels, place, &captures, steps) }
+            let graph =
+                unsafe { ProgramGraph::new(context, &self.kernels, place, &captures, steps)? };
+            Ok(Arc::new(graph))
         };
         programs.iter().map(graph).collect()
     }

@@ -100,6 +100,11 @@ impl PendingPost {
         }
     }
 
+    /// The same of a plain grid behind others, about which an error says nothing: it is asked about again when it is the first.
+    fn is_back_early(&self, ends: &dyn Ends) -> bool {
+        self.end.as_ref().is_some_and(|end| matches!(ends.is_over(&end.event), Ok(true)))
+    }
+
     /// Writes the post of a plain grid that is over.
     fn write(&mut self) {
         if let Some(end) = &self.end {
@@ -113,7 +118,7 @@ impl PendingPost {
 /// What is on the device in one queue.
 #[derive(Debug)]
 struct Queue {
-    /// Posts in the order of launch, in which they end too: looking at the first is enough.
+    /// Posts in the order of launch, in which they end, too.
     posts: VecDeque<PendingPost>,
     /// Which plain grid in the row at the front to ask about: where it is over, so are those before it.
     guess: usize,
@@ -137,13 +142,11 @@ impl Queue {
             return cohorts.map_while(|out| out.is_back(ends).then_some(())).count();
         }
         let asked = self.guess.min(row);
-        let ended = if self.posts[asked - 1].is_back(ends) {
-            self.guess = 2 * asked;
-            asked
-        } else {
-            self.guess = (asked / 2).max(1);
-            usize::from(asked > 1 && self.posts[0].is_back(ends))
+        let ended = match asked {
+            2.. if self.posts[asked - 1].is_back_early(ends) => asked,
+            _ => usize::from(self.posts[0].is_back(ends)),
         };
+        self.guess = if ended == asked { 2 * asked } else { (asked / 2).max(1) };
         self.posts.iter_mut().take(ended).for_each(PendingPost::write);
         ended
     }
@@ -223,8 +226,8 @@ impl Watch {
         self.stir();
     }
 
-    /// Removes cohorts that have posted from the queues, and announces that. Returns whether there were any; there may be more
-    /// then.
+    /// Takes in what was launched. Removes cohorts that have posted from the queues, and announces that. Returns whether there
+    /// were any; there may be more then.
     fn look(&self, queues: &mut [Queue]) -> bool {
         if self.has_arrivals.load(Ordering::Relaxed) {
             let mut arrivals = lock(&self.arrivals);
@@ -234,21 +237,27 @@ impl Watch {
             self.has_arrivals.store(false, Ordering::Relaxed);
         }
         let mut is_news = false;
-        for queue in queues {
-            let ended = queue.ended(&*self.ends);
-            queue.posts.drain(..ended).for_each(|out| self.done_with(out));
-            is_news |= ended > 0;
-        }
+        queues.iter_mut().for_each(|queue| is_news |= self.remove_ended(queue));
         if is_news {
             self.announce();
         }
         is_news
     }
 
-    /// The queues, with nothing in them that has posted.
+    fn remove_ended(&self, queue: &mut Queue) -> bool {
+        let ended = queue.ended(&*self.ends);
+        queue.posts.drain(..ended).for_each(|out| self.done_with(out));
+        ended > 0
+    }
+
+    /// The queues, with nothing in them that had posted before.
     fn all(&self) -> MutexGuard<'_, Vec<Queue>> {
         let mut queues = lock(&self.queues);
-        while self.look(&mut queues) {}
+        if self.look(&mut queues) {
+            // Of what was launched until now, so that it ends.
+            queues.iter_mut().for_each(|queue| while self.remove_ended(queue) {});
+            self.announce();
+        }
         queues
     }
 

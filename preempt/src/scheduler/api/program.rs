@@ -27,9 +27,9 @@ pub use builder::ProgramBuilder;
 /// Launches, copies and fills that were recorded once, and are launched as one operation: one handle, one report, one
 /// entry in the timeline. [`Stream::program`] records them.
 ///
-/// Grids, arguments and kernels are checked when they are recorded. On a GPU a [plain](Program#preemption) program is a CUDA
-/// graph, so that many short kernels cost one call of the driver, and follow each other without the host. In a preemptible
-/// one, up to 31 kernels in a row are such a call, which the driver is given while those before them run.
+/// Grids, arguments and kernels are checked when they are recorded. On a GPU a [plain](Program#preemption) program of several
+/// calls is a CUDA graph, so that many short kernels cost one call of the driver, and follow each other without the host. In a
+/// preemptible one, up to 31 kernels in a row are such a call, which the driver is given while those before them run.
 ///
 /// ```
 /// # use preempt_device::prelude::*;
@@ -81,7 +81,7 @@ pub use builder::ProgramBuilder;
 /// | | |
 /// | --- | --- |
 /// | [`Preemptible`](Preemption::Preemptible) | Each kernel runs in its preemptible entry. An urgent launch takes the SMs of the program in each of its kernels and between them, and then what is left goes on. It is cancelled as promptly as a launch. |
-/// | [`Plain`](Preemption::Plain) | On a GPU it is one CUDA graph, which runs to its end once it has started. Blocks of more urgent launches go first where both wait for room. It is for kernels that are short together. Amortizing factors have no effect. |
+/// | [`Plain`](Preemption::Plain) | On a GPU it is one CUDA graph, or a launch if it is one kernel, and runs to its end once it has started. Blocks of more urgent launches go first where both wait for room. It is for kernels that are short together. Amortizing factors have no effect. |
 /// | [`Auto`](Preemption::Auto) | It is plain where each of its kernels would be as a launch of its own, and where the program is known to take no longer than the [limit](crate::SchedulerBuilder::longest_plain). |
 ///
 /// A preemptible program that waits is cancelled as a whole. If it runs, its handle reports the block-tasks that were done.
@@ -309,8 +309,8 @@ impl Program {
     }
 
     /// Launches the program on the stream that recorded it, as [`Stream::launch_program`] does; if it is
-    /// [armed](Program::arm), without the driver. What was submitted before is taken in first: an armed launch waits for a
-    /// thread that is about it, and is in a call of the driver, for [a millisecond](crate::SchedulerBuilder::armed_for)
+    /// [armed](Program::arm), without the driver. What was submitted before is taken in first: an armed launch waits for the
+    /// thread that takes it in, which may be in a call of the driver, for [a millisecond](crate::SchedulerBuilder::armed_for)
     /// at most.
     ///
     /// # Errors

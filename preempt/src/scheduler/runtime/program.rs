@@ -74,7 +74,7 @@ impl ProgramJob {
         self.has_graph().then(|| *lock(&self.last)).flatten()
     }
 
-    /// Whether this launch uses an executable graph.
+    /// Whether this launch may use an executable graph.
     fn has_graph(&self) -> bool {
         self.plain || self.program.chains.is_some() || self.alone.iter().any(Option::is_some)
     }

@@ -237,7 +237,8 @@ impl Shared {
     }
 
     /// Waits until the core has seen what was submitted before this call, for as long as a program stays armed; whether it
-    /// has. To give up sooner would gain nothing, because the core has to see a launch that is not armed, too.
+    /// has. To give up sooner gains nothing, because the core has to see a launch that is not armed, too, unless it is in a
+    /// call of the driver that waits for the gate: that one ends with the gate's limit, after as long.
     pub(in crate::scheduler) fn catches_up(&self) -> bool {
         let messages = self.combiner.posted();
         let start = Instant::now();

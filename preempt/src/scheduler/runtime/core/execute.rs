@@ -128,8 +128,8 @@ impl Core {
         if orders.len() == chain.len() && self.launch_chain(now, orders, chain.start).is_ok() {
             return;
         }
-        // The device may have refused the chain for want of memory, and take each by itself. If it does not, it says of
-        // which call that is.
+        // The device may have refused the chain, for want of memory or because it has the chain in another queue, and take
+        // each by itself. If it does not, it says of which call that is.
         for order in orders {
             match self.launch(now, order) {
                 // The device will report the loss, which ends this launch with all others.
