@@ -16,7 +16,7 @@ fn calls_here() -> u64 {
     faults::calls_here().into_iter().map(|(_, made)| made).sum()
 }
 
-/// A program that is armed and launched, in time and too late, beside a victim; whether one began behind its gate.
+/// A program that is armed and launched, in time and too late, beside a victim; whether this thread opened a gate.
 pub fn run(device: &Device, found: &mut Found) -> bool {
     let limit = Duration::from_millis(20);
     let builder = Scheduler::builder().device(device.clone()).armed_for(limit);
@@ -42,7 +42,7 @@ fn launches(run: &mut Run<'_>, stream: &preempt::Stream) -> Option<bool> {
         Ok(())
     });
     let program = run.found.take(program)?;
-    let (mut launched, mut armed) = (0, 0);
+    let (mut launched, mut opened) = (0, 0);
     for round in 0..ROUNDS {
         run.found.take(program.arm())?;
         // With its gate, or at once, or after it has left.
@@ -50,19 +50,18 @@ fn launches(run: &mut Run<'_>, stream: &preempt::Stream) -> Option<bool> {
         std::thread::sleep(Duration::from_millis(waits));
         let before = calls_here();
         let handle = run.found.take(program.launch())?;
-        let opened_after = faults::calls_before_gate();
+        // None where another thread has opened it, which was about to arm the program, or none has.
+        let calls = faults::calls_before_gate().and_then(|calls| calls.checked_sub(before));
         let report = run.found.take(handle.wait())?;
-        // The core knew of everything that was submitted, and the program had its gate.
-        if report.armed && waits > 0 {
-            let calls = opened_after.and_then(|calls| calls.checked_sub(before));
-            run.found.expect(calls == Some(0), || format!("{calls:?} calls before the gate opens"));
+        if let Some(calls) = calls.filter(|_| report.armed && waits > 0) {
+            run.found.expect(calls == 0, || format!("{calls} calls before the gate opens"));
+            opened += 1;
         }
         launched += 1;
-        armed += u32::from(report.armed);
         run.found.expect(report.tasks == 2 * TASKS, || format!("{report:?}"));
     }
     let counted = run.found.take(stream.download(&counts).and_then(|copy| copy.wait()))?;
     let is_right = counted == [2 * launched; TASKS as usize];
     run.found.expect(is_right, || format!("after {launched} launches: {counted:?}"));
-    Some(armed > 0)
+    Some(opened > 0)
 }
