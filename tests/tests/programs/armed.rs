@@ -24,7 +24,7 @@ fn answered(factor: u32, x: &[u32]) -> Vec<u32> {
 }
 
 /// Until a program that was armed has its gate, or is disarmed.
-fn settle() {
+pub fn settle() {
     thread::sleep(Duration::from_millis(5));
 }
 
@@ -152,13 +152,19 @@ fn an_armed_program_takes_the_device_from_a_less_urgent_launch() {
     drop(writes);
 }
 
-/// Is about a launch of one block-task for ten milliseconds.
-struct Slow(Arc<AtomicBool>);
+/// Holds the core when it predicts a launch of one block-task: until the first flag is set, after it has set the second, and for
+/// ten milliseconds more.
+struct Slow(Arc<[AtomicBool; 2]>);
 
 impl Predictor for Slow {
     fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
         if launch.grid == 1 {
-            self.0.store(true, SeqCst);
+            let [launches, holds] = &*self.0;
+            holds.store(true, SeqCst);
+            while !launches.load(SeqCst) {
+                thread::yield_now();
+            }
+            // The other thread is in `launch` then, where nothing shows that it waits.
             thread::sleep(Duration::from_millis(10));
         }
         None
@@ -167,10 +173,11 @@ impl Predictor for Slow {
 }
 
 #[test]
-fn a_program_stays_armed_while_the_scheduler_is_about_another_launch() {
-    let is_slow = Arc::<AtomicBool>::default();
+fn a_program_stays_armed_while_the_scheduler_takes_in_another_launch() {
+    let flags = Arc::<[AtomicBool; 2]>::default();
+    let [launches, holds] = &*flags;
     let builder = Scheduler::builder().device(preempt_test_kit::device(LAYOUT)).kernels(KERNELS);
-    let builder = builder.armed_for(Duration::from_millis(100)).predictor(Slow(is_slow.clone()));
+    let builder = builder.armed_for(Duration::from_millis(100)).predictor(Slow(flags.clone()));
     let scheduler = builder.build().expect("a scheduler");
     let (other, urgent) = (scheduler.stream(0), scheduler.stream(1));
     let mut x = scheduler.zeroed::<u32>(LEN).expect("memory");
@@ -179,13 +186,14 @@ fn a_program_stays_armed_while_the_scheduler_is_about_another_launch() {
     program.arm().expect("accepted");
     settle();
     let call = kernels::scale(2, &mut y).threads(1);
-    let launches = thread::spawn(move || other.launch(call).map(|handle| (other, handle)));
-    while !is_slow.load(SeqCst) {
+    let thread = thread::spawn(move || other.launch(call).map(|handle| (other, handle)));
+    while !holds.load(SeqCst) {
         thread::yield_now();
     }
+    launches.store(true, SeqCst);
     assert!(run(&program).expect("done").armed);
     assert_eq!(contents(&urgent, &x), answered(3, &[0; LEN]));
-    let (other, handle) = launches.join().expect("no panic").expect("accepted");
+    let (other, handle) = thread.join().expect("no panic").expect("accepted");
     in_time(&handle).expect("done");
     assert_eq!(contents(&other, &y), [2]);
 }

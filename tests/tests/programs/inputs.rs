@@ -5,6 +5,7 @@ use std::thread;
 
 use preempt::ProgramInput;
 
+use super::armed::settle;
 use super::*;
 
 /// Doubles its input, which has as many elements as `out`.
@@ -75,8 +76,7 @@ fn written_while_it_runs(armed: bool) {
     program.write(&input).expect("its own").fill(3);
     if armed {
         program.arm().expect("accepted");
-        // Until it has its gate.
-        thread::sleep(Duration::from_millis(5));
+        settle();
     }
     let launch = program.launch().expect("accepted");
     gate.wait_for(1);
@@ -91,11 +91,11 @@ fn written_while_it_runs(armed: bool) {
         assert!(opened.load(Ordering::SeqCst), "the launch is not over");
         elements.fill(9);
     });
-    in_time(&launch).expect("done");
+    assert_eq!(in_time(&launch).expect("done").armed, armed);
     assert_eq!(contents(&stream, &out), [6; LEN], "as it was when it was launched");
     run(&program).expect("done");
     assert_eq!(contents(&stream, &out), [18; LEN]);
-    // One that is cancelled reads nothing when it is written.
+    // A cancelled launch does not read the input once it is written.
     let launch = program.launch().expect("accepted");
     launch.cancel();
     program.write(&input).expect("its own").fill(4);

@@ -4,9 +4,9 @@
 //! µs, and the graph is one call. The graph has all kernels of its calls, so it serves where all of
 //! them are queued behind another launch. What is left of a chain after a stop is launched kernel by kernel.
 //!
-//! The driver runs launches of one executable graph one after the other. In one queue they are that anyway. In another one a
-//! launch may be: one that was disarmed leaves when its gate has found room, and the next launch of its program does not wait
-//! for that. Until then, what is put into other queues is launched kernel by kernel, too.
+//! The driver runs launches of one executable graph one after the other, as a queue does anyway. Two queues have launches of one
+//! graph only if the first launch was disarmed: it leaves when its gate has found room, and the next launch of its program does
+//! not wait for that. Until then a chain in another queue is launched kernel by kernel, too.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,7 @@ fn chains(is_kernel: &[bool]) -> Vec<Range<usize>> {
 }
 
 impl ChainGraph {
-    /// Whether a launch in this queue waits for no launch in another one.
+    /// Whether a launch in this queue waits for no launch in another queue.
     fn is_free(&self, queue: u32) -> bool {
         let Some(last) = &self.last else { return true };
         // SAFETY: the control blocks keep their posts as long as the device lives.

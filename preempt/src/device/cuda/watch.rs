@@ -100,13 +100,14 @@ impl PendingPost {
         }
     }
 
-    /// The same of a plain grid behind others, about which an error says nothing: it is asked about again when it is the first.
+    /// Whether a plain grid behind others is over. An error says nothing, because the driver is asked again once the grid is the
+    /// first.
     fn is_back_early(&self, ends: &dyn Ends) -> bool {
         self.end.as_ref().is_some_and(|end| matches!(ends.is_over(&end.event), Ok(true)))
     }
 
     /// Writes the post of a plain grid that is over.
-    fn write(&mut self) {
+    fn write(&self) {
         if let Some(end) = &self.end {
             // SAFETY: the device keeps posts as long as it lives. Release: a thread that reads the post sees what the grid
             // wrote, which this one sees.
@@ -136,18 +137,18 @@ impl Queue {
     /// the first one over, then about the fourth, and so on, and about half as far where that one is not over. Where the host
     /// waits for grids, a question in vain takes time of its wait.
     fn ended(&mut self, ends: &dyn Ends) -> usize {
-        let row = self.posts.iter().take_while(|out| out.end.is_some()).count();
-        if row == 0 {
+        let row = self.posts.iter().take_while(|out| out.end.is_some());
+        let asked = row.take(self.guess).count();
+        if asked == 0 {
             let cohorts = self.posts.iter_mut().take_while(|out| out.end.is_none());
             return cohorts.map_while(|out| out.is_back(ends).then_some(())).count();
         }
-        let asked = self.guess.min(row);
         let ended = match asked {
             2.. if self.posts[asked - 1].is_back_early(ends) => asked,
             _ => usize::from(self.posts[0].is_back(ends)),
         };
         self.guess = if ended == asked { 2 * asked } else { (asked / 2).max(1) };
-        self.posts.iter_mut().take(ended).for_each(PendingPost::write);
+        self.posts.iter().take(ended).for_each(PendingPost::write);
         ended
     }
 }
@@ -203,7 +204,8 @@ impl Watch {
 
     /// Writes the posts of plain grids that are over. If another thread looks just now, that one does, and announces it.
     pub fn find_ends(&self) {
-        // The thread that waited has found some, and the turn is about these.
+        // The thread that waited has found some, and the turn takes these in. Relaxed: the posts tell the turn, and a look that is
+        // left out in vain is made up for by the next one.
         if !self.has_plain() || self.has_found.swap(false, Ordering::Relaxed) {
             return;
         }

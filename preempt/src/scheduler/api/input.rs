@@ -78,7 +78,8 @@ pub(super) struct Readers(Mutex<Reading>);
 struct Reading {
     /// Launches that were not seen to end.
     launches: Vec<Handle<()>>,
-    /// Why the last one that did not succeed ended. It is reported before calls behind the one that was stopped have left.
+    /// The error of the last launch that failed or was cancelled. A handle has it before the calls behind the stopped call have
+    /// left.
     failure: Option<Error>,
 }
 
@@ -145,8 +146,8 @@ impl ProgramBuilder<'_> {
 
 impl Program {
     /// The elements of an input, for the launches to come. Blocks until the launches of the program that were submitted are
-    /// over, for they read them, whatever these wait for; after one that failed or was cancelled, until nothing is in flight. An
-    /// armed program stays armed.
+    /// over, because these read them; after a launch that failed or was cancelled, until nothing is in flight. An armed program
+    /// stays armed.
     ///
     /// # Errors
     ///

@@ -142,8 +142,9 @@ impl Shared {
         code: &[DeviceCode],
         settings: Settings,
     ) -> Result<Arc<Shared>, Error> {
-        let Settings { wait_spin, poller_spin, preemption, signal_path, patience, .. } = settings;
-        let armed_for = settings.armed_for;
+        let Settings {
+            wait_spin, poller_spin, preemption, armed_for, signal_path, patience, ..
+        } = settings;
         let save_bytes = (settings.checkpoint_memory as usize).saturating_mul(1 << 20);
         device.inner.backend.load(code, signal_path, save_bytes)?;
         let (in_flight, priorities) = (Arc::<InFlight>::default(), Arc::<Priorities>::default());
@@ -237,8 +238,8 @@ impl Shared {
     }
 
     /// Waits until the core has seen what was submitted before this call, for as long as a program stays armed; whether it
-    /// has. To give up sooner gains nothing, because the core has to see a launch that is not armed, too, unless it is in a
-    /// call of the driver that waits for the gate: that one ends with the gate's limit, after as long.
+    /// has. To give up sooner mostly gains nothing, because the core has to take in an unarmed launch, too. If the core is in a
+    /// call of the driver that waits for the gate, the call ends at the gate's limit, after as long.
     pub(in crate::scheduler) fn catches_up(&self) -> bool {
         let messages = self.combiner.posted();
         let start = Instant::now();
