@@ -270,6 +270,8 @@ pub(crate) struct Session {
     owners: SecondaryMap<OpKey, [Owner; 2]>,
     /// Empty between calls; kept for its capacity.
     ends: Vec<CohortEnd>,
+    /// Of each queue, whether a cohort that a poll has come to is not out. Only that poll uses it.
+    waits: Vec<bool>,
     reports: Vec<DeviceReport>,
 }
 
@@ -311,6 +313,7 @@ impl Session {
             requeue_lists: SecondaryMap::new(),
             owners: SecondaryMap::new(),
             ends: Vec::new(),
+            waits: Vec::new(),
             reports: Vec::new(),
         }
     }
@@ -526,17 +529,26 @@ impl Session {
         self.device.backend.rest();
     }
 
-    /// Appends what has happened. Faults come before the ends of cohorts, and of a chain of cohorts the last one comes
-    /// first.
+    /// Appends what has happened. Faults come before the ends of cohorts. Of ends in one queue the last one comes first, and none
+    /// before its predecessors have ended, in this call or an earlier one.
     pub fn poll(&mut self, now: Duration, reports: &mut Vec<Report>) {
         self.device.backend.find_ends();
         let (capabilities, longest) = (&self.device.capabilities, &mut self.longest);
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
-        let ends = &mut self.ends;
+        let (ends, waits) = (&mut self.ends, &mut self.waits);
+        waits.clear();
+        waits.resize(capabilities.queues.total() as usize, false);
         self.out.retain(|out| {
+            // A queue's grids end in their order, but a post can be seen before an earlier one: those of plain grids are written by
+            // the host, when it has asked about them.
+            let waits = &mut waits[out.order.queue as usize];
+            if *waits {
+                return true;
+            }
             // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
             let end = unsafe { out.end() };
             let is_out = end.is_some();
+            *waits = !is_out;
             if let (Some(end), Runs::Kernel(kernel)) = (&end, &out.runs) {
                 let most = capabilities.ticks(now.saturating_sub(end.launched));
                 longest.learn(kernel, end.stops.longest.min(most));
