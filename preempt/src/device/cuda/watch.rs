@@ -335,7 +335,7 @@ mod tests {
 
     use preempt_device::abi::{MAX_TICKET, Posted};
 
-    use crate::error::Error;
+    use crate::error::{DeviceError, Error};
 
     use super::*;
 
@@ -424,6 +424,43 @@ mod tests {
         // One after the other, each before the next look: the second is asked about in vain.
         assert_eq!(questions([0, 1, 2, 3]), [1, 1, 2, 1]);
         assert_eq!(questions([7, 7, 7, 7, 7]), [1, 1, 1, 2, 2], "7 = 1 + 2 + 4");
+    }
+
+    /// The driver fails for grids from this number on.
+    #[derive(Debug)]
+    struct Fails(usize);
+
+    impl Ends for Fails {
+        fn is_over(&self, event: &Event) -> Result<bool, Error> {
+            match event.number() < self.0 {
+                true => Ok(false),
+                false => Err(Error::Device(DeviceError::ContextLost { message: "gone".into() })),
+            }
+        }
+
+        fn give_up(&self, _: Error) {}
+
+        fn give_back(&self, _: Event) {}
+    }
+
+    #[test]
+    fn the_context_is_given_up_for_errors_about_the_first_grid_alone() {
+        for (from, fails) in [(0, true), (1, false)] {
+            let posts = [Post::default(), Post::default()];
+            let watch = Watch::new(1, Arc::default(), Arc::new(Fails(from)));
+            for (number, out) in posts.iter().enumerate() {
+                let end = End::new(Event::numbered(number), Post::word(1, Posted::default()));
+                // SAFETY: the posts are kept.
+                unsafe { watch.add_plain(0, out, 1, end) };
+            }
+            lock(&watch.queues)[0].guess = 2;
+            watch.find_ends();
+            let mut queues = lock(&watch.queues);
+            let ends = queues[0].posts.iter().map(|out| out.end.as_ref().expect("a plain grid"));
+            let failing: Vec<_> = ends.map(|end| end.failing.is_some()).collect();
+            assert_eq!(failing, [fails, false]);
+            queues[0].posts.clear();
+        }
     }
 
     #[test]
