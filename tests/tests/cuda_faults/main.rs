@@ -35,6 +35,7 @@ mod panics;
 mod parts;
 mod peers;
 mod pools;
+mod programs;
 mod raw;
 mod signal_paths;
 mod workloads;
@@ -199,9 +200,9 @@ fn run(case: &Case) -> Found {
             "large" => workloads::large(&device, &mut found),
             "schedulers" => workloads::schedulers(&device, &mut found),
             "controls" => workloads::controls(&device, &mut found),
-            "programs" => workloads::programs(&device, &mut found),
-            "chains" => workloads::chains(&device, &mut found),
-            "unused-graphs" => workloads::unused_graphs(&device, &mut found),
+            "programs" => programs::changed(&device, &mut found),
+            "chains" => programs::chains(&device, &mut found),
+            "unused-graphs" => programs::unused_graphs(&device, &mut found),
             "armed" => {
                 let began_armed = armed::run(&device, &mut found);
                 let is_clean = case.nth == 0;
