@@ -30,7 +30,7 @@
 //!
 //! The names are those of rust-cuda's `cuda_std`. A kernels crate for it needs one line, `extern crate
 //! preempt_device as cuda_std;`, and [`kernel`](macro@kernel) for its attribute. The guide is
-//! `preempt::migration`.
+//! `preempt::guide::from_rust_cuda`.
 //!
 //! | feature | |
 //! | --- | --- |

@@ -41,6 +41,7 @@
 //!
 //! | | |
 //! | --- | --- |
+//! | [`guide`] | topic by topic, each with a program; also for those who come from CUDA C++, rust-cuda or cudarc |
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
 //! | [`Event`] | order between streams |
 //! | [`Room`], [`CancelOnDrop`] | asynchronous code: launches that block no executor, and end with their handle ([an example](https://github.com/preempt-rs/preempt/tree/main/examples/tokio-service)) |
@@ -65,7 +66,6 @@
 //! | [`prelude`] | the names that most applications use |
 //! | [`preempt_device`] | what kernels are written with; a crate of kernels depends on it alone |
 //! | [`preempt-build`](https://docs.rs/preempt-build) | for build scripts: compiles a kernels crate to PTX |
-//! | [`migration`] | for applications on rust-cuda, and on cudarc |
 //! | [`raw`] | for applications with CUDA contexts, streams and memory of their own, from whatever library |
 //!
 //! | feature | |
@@ -106,8 +106,7 @@ mod device;
 mod engine;
 pub mod error;
 mod foreign;
-#[doc = include_str!("migration.md")]
-pub mod migration {}
+pub mod guide;
 mod module;
 pub mod policy;
 pub mod pool;

@@ -5,6 +5,7 @@ use syn::visit::{self, Visit};
 
 mod errors;
 mod expansions;
+mod guide;
 
 /// The messages of all `compile_error!`s in an expansion.
 fn messages(expansion: TokenStream) -> Vec<String> {

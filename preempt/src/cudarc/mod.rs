@@ -31,7 +31,7 @@
 //! ```
 //!
 //! What NVRTC compiles enters a scheduler as text, by [`SchedulerBuilder::ptx`](crate::SchedulerBuilder::ptx) and
-//! `Ptx::to_src`. Kernels in Rust take lent slices, too, in the same places. The [guide](crate::migration#from-cudarc) says what
+//! `Ptx::to_src`. Kernels in Rust take lent slices, too, in the same places. The [guide](crate::guide::from_cudarc) says what
 //! becomes of each item of cudarc's.
 //!
 //! # Slices

@@ -25,7 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The [guide](crate::migration) goes through an application step by step, and says what becomes of each
+//! The [guide](crate::guide::from_rust_cuda) goes through an application step by step, and says what becomes of each
 //! item of `cust`.
 //!
 //! # Buffers

@@ -77,7 +77,7 @@ const PREEMPT: LayeredCrate = LayeredCrate {
         // Uses buffers, like an application.
         &["device::conformance"],
         &["raw"],
-        &["tune", "cudarc", "cust", "migration"],
+        &["tune", "cudarc", "cust", "guide"],
         &["crate"],
         &["prelude"],
     ],

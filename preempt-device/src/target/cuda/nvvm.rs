@@ -1,7 +1,7 @@
 //! The primitives in terms of rust-cuda's code generator (`rustc_codegen_nvvm`, for NVIDIA's `libnvvm`), of
 //! 2025 and later.
 //!
-//! This crate is tested without that compiler: see the limits in `preempt::migration`. So as little as
+//! This crate is tested without that compiler: see the limits in `preempt::guide::from_rust_cuda`. So as little as
 //! possible depends on it. Fences and barrier 0 are functions that the generator defines itself. Atomics of
 //! the protocol are PTX, so they do not depend on the generator's treatment of Rust's atomics. The worker
 //! loop's barrier, votes and shuffles are intrinsics of LLVM since version 7, which `cuda_std` reaches in
