@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 mod chimera;
+mod claims;
 mod coschedule;
 mod cost;
 mod foreign;
@@ -38,7 +39,8 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 24] = [
+const SECTIONS: [(&str, Section); 25] = [
+    ("What the papers claim", claims::claims_beside_ours),
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
     ("From the signal until the last block has left", urgent::stops),

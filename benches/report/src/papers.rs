@@ -13,6 +13,11 @@ pub(crate) const TREM: &str = "TReM, four P1000";
 
 /// FLEP (ASPLOS 2017).
 pub(crate) mod flep {
+    /// Abstract: what preemptible kernels take longer, in the mean.
+    pub const OVERHEAD: f64 = 0.025;
+    /// Section 6.4: the part of the overhead that is saved where a kernel gives some SMs instead of all, in the mean and at best.
+    pub const SPATIAL_SAVED: f64 = 0.31;
+    pub const SPATIAL_SAVED_BEST: f64 = 0.41;
     /// Figure 7: the mean error of predicted durations, and that of the worst program.
     pub const ERROR: f64 = 0.069;
     pub const WORST_ERROR: f64 = 0.122;
@@ -34,6 +39,10 @@ pub(crate) mod flep {
 
 /// TReM (HPCC 2020).
 pub(crate) mod trem {
+    /// Section I: user-facing tasks within their SLA at 89 % load, the work that is wasted, and microseconds of a revocation.
+    pub const IN_TIME: f64 = 0.98;
+    pub const WASTED: f64 = 0.03;
+    pub const REVOCATION_US: f64 = 22_000.0;
     /// Section VI.B: tasks that were later than the SLA, where the text has a number.
     pub fn late(mix: &str, arm: &str, load: f64) -> Option<f64> {
         let is_killed = arm.ends_with(", killed");
@@ -53,6 +62,12 @@ pub(crate) mod trem {
 
 /// EffiSha (PPoPP 2017).
 pub(crate) mod effisha {
+    /// Figure 13: what preemptible kernels take longer, in the mean and at worst.
+    pub const OVERHEAD: f64 = 0.04;
+    pub const WORST_OVERHEAD: f64 = 0.08;
+    /// Figure 10: microseconds from the flag until a kernel has left, in the mean and at worst.
+    pub const EVICTION_US: f64 = 80.0;
+    pub const WORST_EVICTION_US: f64 = 400.0;
     /// Figure 12, for each setting of priorities.
     pub const SETTINGS: [Setting; 3] = [
         Setting { name: "sjf", antt_change: -0.65, stp_gain: 1.8 },
