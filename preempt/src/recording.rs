@@ -236,6 +236,8 @@ impl fmt::Debug for Recording {
 }
 
 #[cfg(test)]
+mod changed;
+#[cfg(test)]
 mod tests;
 
 /// Queues; more than any device has.

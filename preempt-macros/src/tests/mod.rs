@@ -3,6 +3,7 @@
 use proc_macro2::TokenStream;
 use syn::visit::{self, Visit};
 
+mod changed;
 mod errors;
 mod expansions;
 mod guide;

@@ -29,7 +29,7 @@ fn waits() {
 }
 
 /// Launches of several threads, with everything that can happen to them.
-fn recorded() -> Recording {
+pub fn recorded() -> Recording {
     let device = Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device");
     let scheduler =
         Scheduler::builder().device(device).recording(true).build().expect("a scheduler");
