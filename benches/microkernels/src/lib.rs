@@ -7,8 +7,10 @@ use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_device::time::{global_timer, nanosleep};
 
+mod hash;
 mod spin;
 
+pub use hash::{fails, hash_in_place, hash_whole, hash_yielding, hashed};
 pub use spin::{Stamp, answer, busy, mark, spin, spin_yielding, stamp};
 
 /// What [`occupy`] leaves to spinning: a host thread may sleep this much too long.

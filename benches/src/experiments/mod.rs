@@ -32,6 +32,7 @@ mod pool;
 mod prediction;
 mod priority;
 mod sim;
+mod soak;
 mod spatial;
 mod storm;
 mod verify;
@@ -153,8 +154,9 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 18] = [
+pub const ALL: [&dyn Experiment; 19] = [
     &storm::Storm,
+    &soak::Soak,
     &armed::Armed,
     &latency::Latency,
     &launch::Launch,
