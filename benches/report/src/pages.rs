@@ -39,7 +39,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 25] = [
+const SECTIONS: [(&str, Section); 26] = [
     ("What the papers claim", claims::claims_beside_ours),
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
@@ -62,6 +62,7 @@ const SECTIONS: [(&str, Section); 25] = [
     ("In virtual time", scheduling::simulated),
     ("Decisions", scheduling::engine),
     ("Exactly once", right::storm),
+    ("Everything at once, for minutes", right::soak),
     ("The papers' programs are right", right::verify),
     ("An application on rust-cuda", right::cust_app),
     ("Urgent launches on the CPU device", urgent::latency_on_cpu),

@@ -59,6 +59,72 @@ pub fn storm(folder: &Folder) -> Result<String> {
 }
 
 #[derive(Deserialize)]
+struct Part {
+    part: f64,
+    schedulers: f64,
+    operations: f64,
+    programs: f64,
+    armed: f64,
+    cancelled: f64,
+    panics: f64,
+    yields: f64,
+    tasks: f64,
+    resident_mb: f64,
+    free_mb: Option<f64>,
+}
+
+fn soaked(results: &Results) -> Result<String> {
+    let mut table = Table::new([
+        "part",
+        "schedulers",
+        "operations",
+        "programs",
+        "began armed",
+        "cancelled",
+        "panics",
+        "yields",
+        "tasks of pools",
+        "the process's memory",
+        "the device's, free",
+    ]);
+    let megabytes = |mb: f64| format!("{mb:.0} MB");
+    for row in results.rows::<Part>()? {
+        table.row([
+            count(row.part),
+            count(row.schedulers),
+            count(row.operations),
+            count(row.programs),
+            count(row.armed),
+            count(row.cancelled),
+            count(row.panics),
+            count(row.yields),
+            count(row.tasks),
+            megabytes(row.resident_mb),
+            row.free_mb.map_or_else(|| "-".to_owned(), megabytes),
+        ]);
+    }
+    let seconds = results.number("seconds")?;
+    let wrong = count(results.number("wrong")?);
+    let told = format!("{seconds:.0} seconds in ten parts; {wrong} results were wrong.");
+    Ok(format!("{told}\n\n{}\n{}\n", table.text(), results.source()))
+}
+
+pub fn soak(folder: &Folder) -> Result<String> {
+    let mut text = String::from(
+        "Four threads do what applications do, at random: launches in all forms, programs, armed ones, copies, opaque work, \
+         latency limits, cancels, kernels that panic, and schedulers that are dropped in its midst, each with another policy. \
+         All results are compared with the host's, to the bit.\n\n",
+    );
+    for name in ["soak-gpu", "soak-cpu"] {
+        match folder.find(name)? {
+            Some(results) => text += &soaked(&results)?,
+            None => text += &format!("Not measured yet: `{name}`.\n\n"),
+        }
+    }
+    Ok(text)
+}
+
+#[derive(Deserialize)]
 struct Verified {
     program: String,
     size: String,
