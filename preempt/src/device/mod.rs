@@ -63,7 +63,9 @@
 //! **Posts.** The last block of a cohort writes its post, behind everything that the cohort's block-tasks wrote. Once the
 //! host reads the ticket in the post, all of that is visible to the host's copies and to every later launch. A fault is
 //! reported no later than the post of its cohort can be read, so [`control`] reads posts first and asks for faults
-//! then. A post is read again and again until it shows its ticket; back ends never interpret it.
+//! then. A post is read again and again until it shows its ticket; back ends never interpret it. A post may be
+//! readable before that of an earlier grid of its queue, since a back end may write those of plain grids late. So [`control`]
+//! reports ends in the order of their queue.
 //!
 //! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
 //! [`opaque`](backend::Backend::opaque), which has a thread of its own. So may
