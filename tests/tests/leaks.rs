@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use preempt::error::LaunchError;
-use preempt::{Buffer, Copy2d, CpuLayout, Device, Error, Scheduler};
+use preempt::pool::{Class, Pool, Task};
+use preempt::{Buffer, Copy2d, CpuLayout, Device, Error, Opaque, Preemption, Scheduler};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
@@ -185,4 +186,59 @@ fn copies_and_fills_leave_nothing() {
         assert_eq!((out[0], out[99]), (7, 3));
     });
     assert!(left < 50, "each round of copies leaves {left} bytes");
+}
+
+#[test]
+fn programs_leave_nothing() {
+    let _alone = alone();
+    let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
+    let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+    let stream = scheduler.stream(0);
+    let mut number = 0;
+    let left = bytes_left_by_each(2_000, 5, || {
+        number += 1;
+        let (mut counts, mut writes) =
+            (scheduler.zeroed(2).expect("memory"), scheduler.zeroed(64).expect("memory"));
+        let program = stream.program("twice", |program| {
+            program.preemption([Preemption::Plain, Preemption::Preemptible][number % 2]);
+            let call = kernels::count_1d(&mut counts, &mut writes).grid(2).block(32);
+            program.launch(call.clone())?;
+            program.launch(call).map(drop)
+        });
+        let program = program.expect("recorded");
+        program.arm().expect("accepted");
+        if number % 3 > 0 {
+            program.launch().expect("accepted").wait().expect("it runs");
+        }
+        stream
+            .opaque(Opaque::new("nothing").reads(&counts), |_| Ok(()))
+            .expect("accepted")
+            .detach();
+        let cancelled = stream.launch_program(&program).expect("accepted");
+        cancelled.cancel();
+        drop(cancelled.wait());
+    });
+    assert!(left < 50, "each program leaves {left} bytes");
+}
+
+#[test]
+fn pools_leave_nothing() {
+    let _alone = alone();
+    let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
+    let left = bytes_left_by_each(300, 3, || {
+        let pool = Pool::builder().device(device.clone()).build().expect("a pool");
+        let [service, job] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+        let task = Task::new("count", |run| {
+            let (mut counts, mut writes) = (run.zeroed(2)?, run.zeroed(64)?);
+            run.launch(kernels::count_1d(&mut counts, &mut writes).grid(2).block(32))?;
+            run.download(&counts)
+        });
+        let handles: Vec<_> =
+            (0..6).map(|n| [&service, &job][n % 2].submit(&task).expect("accepted")).collect();
+        handles[5].cancel();
+        for handle in handles.into_iter().take(5) {
+            assert_eq!(handle.wait().expect("it runs"), [1, 1]);
+        }
+    });
+    assert!(left < 300, "each pool leaves {left} bytes");
 }
