@@ -1,5 +1,7 @@
 //! A timeline of which launch had which SMs, for Perfetto.
 
+use std::path::PathBuf;
+
 use preempt::prelude::*;
 
 #[preemptible(block = 32)]
@@ -33,10 +35,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     batch.wait()?;
 
-    let path = std::env::temp_dir().join(format!("preempt-{}.json", std::process::id()));
+    // `cargo run --example 12-trace -- trace.json` keeps the file.
+    let kept = std::env::args().nth(1).map(PathBuf::from);
+    let name = format!("preempt-{}.json", std::process::id());
+    let path = kept.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
     scheduler.write_trace(&path)?;
     let trace = std::fs::read_to_string(&path)?;
     assert!(trace.contains("long") && trace.contains("short"));
     println!("{}: {} bytes, for https://ui.perfetto.dev", path.display(), trace.len());
+    if kept.is_none() {
+        std::fs::remove_file(path)?;
+    }
     Ok(())
 }

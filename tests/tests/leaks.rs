@@ -225,7 +225,7 @@ fn programs_leave_nothing() {
 fn pools_leave_nothing() {
     let _alone = alone();
     let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
-    let left = bytes_left_by_each(300, 3, || {
+    let left = bytes_left_by_each(1_000, 3, || {
         let pool = Pool::builder().device(device.clone()).build().expect("a pool");
         let [service, job] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
         let task = Task::new("count", |run| {
@@ -240,5 +240,5 @@ fn pools_leave_nothing() {
             assert_eq!(handle.wait().expect("it runs"), [1, 1]);
         }
     });
-    assert!(left < 300, "each pool leaves {left} bytes");
+    assert!(left < 50, "each pool leaves {left} bytes");
 }

@@ -1,10 +1,9 @@
 //! A long run of everything at once: launches in all forms, programs, armed ones, copies, opaque work, limits, cancels, panics,
 //! pools, and schedulers that are dropped in its midst. Results are right to the bit, and memory stays flat.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use std::{fs, mem, panic, thread};
+use std::{fs, mem, panic, process, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use preempt::error::LaunchError;
@@ -25,7 +24,7 @@ use super::{Bench, Experiment, KERNELS, Outcome, Rows, random_time};
 use crate::progress::Progress;
 
 /// The time of a run, and of one with `--quick`. It is as long on each device, and shorter than a run there may be.
-const LENGTH: Duration = Duration::from_secs(500);
+const LENGTH: Duration = Duration::from_secs(450);
 const QUICK_LENGTH: Duration = Duration::from_secs(2);
 
 /// Rows: equal parts of the run.
@@ -41,6 +40,13 @@ const DROPPED: u32 = 4;
 const POOLED: u32 = 5;
 const TASKS: u32 = 30;
 
+/// Without an operation for so long, something hangs.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Different elements of an array, each of which a block has. It is no power of two, so another block, or another place, has
+/// another one.
+const VALUES: usize = 61;
+
 /// Elements of a buffer: few enough that the CPU device plays a launch in a millisecond.
 const ELEMENTS: u32 = 2_000;
 const GPU_ELEMENTS: u32 = 300_000;
@@ -49,8 +55,7 @@ const GPU_ELEMENTS: u32 = 300_000;
 const ROUNDS: u32 = 60;
 const GPU_ROUNDS: u32 = 3_000;
 
-/// Bytes by which memory may differ at the end: what is kept for later, such as stacks and records of past launches, comes to
-/// its size late.
+/// Bytes by which memory may differ at the end, because allocators divide it differently each time.
 const SLACK: f64 = 48e6;
 
 /// The experiment `soak`.
@@ -64,18 +69,19 @@ points, with a checkpoint, or with neither, in each form of preemption; they rec
 them, launch these, arm them and launch them in time, too late or not at all; they upload, copy,
 fill and download; they put opaque work between; they cancel, and change priorities, weights and
 latency limits. On the CPU device some kernels panic, since a panic on a GPU ends its context. After
-150 operations of each thread all arrays are downloaded and compared with the host's. Then the
-scheduler is dropped, one in four while operations are under way, and the next one has another
-policy. One in five is followed by a pool with tasks, some of which are cancelled.
+150 operations of each thread all arrays are downloaded and compared with the host's, and the
+scheduler is dropped; one in four is dropped at once, while operations are under way. The next one
+has another policy. One in five is followed by a pool with tasks, some of which are cancelled.
 
-- wrong: arrays that are not to the bit what the host computed, operations that ended with an error
-  that they should not have, and tasks that were answered twice or not at all. Anything but 0 is a
-  bug, and ends the run.
+- wrong: whether an array was not to the bit what the host computed, or an operation or a task of a
+  pool ended with an error that it should not have. Anything but 0 is a bug, and ends the run. So
+  does a minute in which no operation ends.
 - operations, programs, armed, cancelled, panics, yields, dropped: what happened. `armed` are
-  launches that began without a call of the driver, `dropped` schedulers with operations under way.
+  launches that began without a call of the driver, `dropped` those that a scheduler's drop ended.
 - resident: memory of the process, in MB, at the end of each part, and free: that of the device.
-  `host_growth_mb` and `device_growth_mb` compare the last part with the third (the first with
-  `--quick`); more than 48 MB is a mistake.
+  `host_growth_mb` and `device_growth_mb` compare (not with
+  `--quick`, where little has come to its size): the least of the last three parts with the most of
+  the three before. More than 48 MB is a mistake.
 ";
 
 impl Experiment for Soak {
@@ -145,11 +151,27 @@ impl Counts {
     }
 }
 
+/// What an array is to be: its values, in turn for each block.
+type Values = [u32; VALUES];
+
 /// An array on the device, and what it is to be there. `None` after a cancel or a panic.
 struct Array {
     buffer: Buffer<u32>,
-    expected: Option<Vec<u32>>,
+    expected: Option<Values>,
 }
+
+/// The value of an element.
+fn value_of(values: &Values, element: usize) -> u32 {
+    values[element / 32 % VALUES]
+}
+
+/// An array of these values.
+fn elements(values: &Values, len: u32) -> Vec<u32> {
+    (0..len as usize).map(|element| value_of(values, element)).collect()
+}
+
+/// Operations of all threads, for the watchdog.
+static STEPS: AtomicU64 = AtomicU64::new(0);
 
 /// A program, what it makes of its elements, and how often it was launched.
 struct Recorded {
@@ -187,7 +209,7 @@ impl Worker {
         };
         let array = || {
             let buffer = scheduler.zeroed(size.0 as usize)?;
-            Ok::<_, Error>(Array { buffer, expected: Some(vec![0; size.0 as usize]) })
+            Ok::<_, Error>(Array { buffer, expected: Some([0; VALUES]) })
         };
         let mut worker = Worker {
             arrays: [array()?, array()?, array()?],
@@ -221,26 +243,25 @@ impl Worker {
     /// One operation. What it is to have done is known afterwards.
     fn step(&mut self) -> Result<()> {
         self.counts.operations += 1;
+        STEPS.fetch_add(1, Relaxed);
         let (from, to) = self.two();
         match self.random.below(20) {
             0..5 => self.hash(from, to)?,
             5..7 => self.hash_in_place(to)?,
             7 => {
-                let data = vec![self.random.bits() as u32; self.size.0 as usize];
-                let array = &mut self.arrays[to];
-                array.expected = Some(data.clone());
-                self.stream.upload(data, &mut array.buffer)?.detach();
+                self.arrays[to].expected = None;
+                self.renew(to)?;
             }
             8 => {
                 let [from, to] = disjoint(&mut self.arrays, from, to);
                 self.stream.copy_buffer(&from.buffer, &mut to.buffer)?.detach();
-                to.expected = from.expected.clone();
+                to.expected = from.expected;
             }
             9 => {
                 let value = self.random.bits() as u32;
                 let array = &mut self.arrays[to];
                 self.stream.fill(&mut array.buffer, value)?.detach();
-                array.expected = Some(vec![value; self.size.0 as usize]);
+                array.expected = Some([value; VALUES]);
             }
             10 => self.look(from)?,
             11..14 => self.program(to)?,
@@ -363,13 +384,13 @@ impl Worker {
         self.renew(to)
     }
 
-    /// Uploads anew what a cancel or a panic has left unknown.
+    /// Uploads anew what is not known.
     fn renew(&mut self, to: usize) -> Result<()> {
         let array = &mut self.arrays[to];
         if array.expected.is_none() {
-            let data = vec![self.random.bits() as u32; self.size.0 as usize];
-            array.expected = Some(data.clone());
-            self.stream.upload(data, &mut array.buffer)?.detach();
+            let values = std::array::from_fn(|_| self.random.bits() as u32);
+            array.expected = Some(values);
+            self.stream.upload(elements(&values, self.size.0), &mut array.buffer)?.detach();
         }
         Ok(())
     }
@@ -379,7 +400,8 @@ impl Worker {
         let Array { buffer, expected } = &self.arrays[at];
         let found = self.stream.download(buffer)?.wait()?;
         let expected = expected.as_ref().context("renewed after each loss")?;
-        let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
+        let mut all = found.iter().enumerate();
+        let wrong = all.find(|&(element, &found)| found != value_of(expected, element));
         ensure!(wrong.is_none(), "array {at}: element {wrong:?} is wrong");
         Ok(())
     }
@@ -408,16 +430,9 @@ impl Worker {
 
 impl Array {
     /// Its elements after these hashes.
-    fn after(&self, steps: &[(u32, u32)]) -> Option<Vec<u32>> {
-        let all = |x: &u32| steps.iter().fold(*x, |x, &(rounds, key)| hashed(x, rounds, key));
-        // Arrays are mostly of equal elements.
-        let expected = self.expected.as_ref()?;
-        let mut last = None;
-        let mut hash = |x: &u32| match last {
-            Some((known, hash)) if known == *x => hash,
-            _ => last.insert((*x, all(x))).1,
-        };
-        Some(expected.iter().map(&mut hash).collect())
+    fn after(&self, steps: &[(u32, u32)]) -> Option<Values> {
+        let hash = |x| steps.iter().fold(x, |x, &(rounds, key)| hashed(x, rounds, key));
+        Some(self.expected?.map(hash))
     }
 }
 
@@ -462,14 +477,15 @@ fn round(bench: &Bench, number: u32, random: &mut Random) -> Result<Counts> {
     if let Some(error) = refused {
         bail!("scheduler {number}: {error}");
     }
-    let mut counts = Counts { schedulers: 1, dropped: u64::from(!looks), ..Counts::default() };
+    let mut counts = Counts { schedulers: 1, ..Counts::default() };
     for result in results {
         let (of_thread, handles) = result.with_context(|| format!("scheduler {number}"))?;
         counts.add(of_thread);
         for handle in handles {
             match handle.wait() {
                 Ok(report) => counts.take(report),
-                Err(error) => ensure!(is_dropped(&error), "after the drop: {error}"),
+                Err(error) if is_dropped(&error) => counts.dropped += 1,
+                Err(error) => bail!("after the drop: {error}"),
             }
         }
     }
@@ -484,12 +500,12 @@ fn tasks(bench: &Bench, random: &mut Random) -> Result<u64> {
     let device = bench.device.clone().context("this suite is not simulated")?;
     let pool = Pool::builder().device(device).kernels(KERNELS).build()?;
     let applications = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
-    let answered = Arc::new(AtomicU32::new(0));
     let mut handles = Vec::new();
     for _ in 0..TASKS {
         let (rounds, key) = (1 + random.below(ROUNDS), random.bits() as u32);
+        let values: Values = std::array::from_fn(|_| random.bits() as u32);
         let task = Task::new("hash", move |run| {
-            let x = run.buffer(&[7_u32; 1000])?;
+            let x = run.buffer(&elements(&values, 1000))?;
             let mut y = run.zeroed::<u32>(1000)?;
             run.launch(hash_yielding(rounds, key, &x, &mut y).threads(1000))?;
             run.download(&y)
@@ -499,14 +515,13 @@ fn tasks(bench: &Bench, random: &mut Random) -> Result<u64> {
         if is_cancelled {
             handle.cancel();
         }
-        handles.push((handle, is_cancelled, hashed(7, rounds, key)));
+        handles.push((handle, is_cancelled, values.map(|x| hashed(x, rounds, key))));
     }
     for (handle, is_cancelled, expected) in handles {
+        STEPS.fetch_add(1, Relaxed);
         match handle.wait() {
             Ok(found) => {
-                answered.fetch_add(1, Relaxed);
-                let is_right = found.len() == 1000 && found.iter().all(|&value| value == expected);
-                ensure!(is_right, "a task's result is wrong");
+                ensure!(found == elements(&expected, 1000), "a task's result is wrong");
             }
             Err(error) => ensure!(is_cancelled, "a task: {error}"),
         }
@@ -521,7 +536,40 @@ fn resident_mb() -> Result<f64> {
     Ok(pages.context("the second number is that of resident pages")? * 4096.0 / 1e6)
 }
 
+/// Megabytes by which the memory of the process has grown, and that which is in use on the device: the least of the last three
+/// parts is compared with the most of the three before, since an allocator keeps now more, now less.
+fn grown(memory: &[(f64, Option<f64>)]) -> (Option<f64>, Option<f64>) {
+    let [.., a, b, c, d, e, f] = memory else { return (None, None) };
+    let (before, after) = ([a, b, c], [d, e, f]);
+    let most = |of: fn(&(f64, Option<f64>)) -> Option<f64>| {
+        let before = before.into_iter().filter_map(of).fold(f64::MIN, f64::max);
+        let after = after.into_iter().filter_map(of).fold(f64::MAX, f64::min);
+        (before > f64::MIN).then_some(after - before)
+    };
+    (most(|(resident, _)| Some(*resident)), most(|(_, free)| free.map(|free| -free)))
+}
+
+/// Ends the process if no operation ends for long: a run that hangs says where, and takes no more time.
+fn watch(seed: u64) {
+    thread::spawn(move || {
+        let (mut known, mut since) = (STEPS.load(Relaxed), Instant::now());
+        loop {
+            thread::sleep(Duration::from_secs(1));
+            let steps = STEPS.load(Relaxed);
+            if steps != known {
+                (known, since) = (steps, Instant::now());
+            } else if since.elapsed() > STUCK {
+                eprintln!(
+                    "soak: nothing has ended for {STUCK:?}, after {steps} operations with seed {seed}"
+                );
+                process::abort();
+            }
+        }
+    });
+}
+
 fn run(bench: &Bench) -> Result<Outcome> {
+    watch(bench.seed);
     let messages = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if info.payload().downcast_ref::<&str>() != Some(&"on purpose") {
@@ -565,14 +613,12 @@ fn run(bench: &Bench) -> Result<Outcome> {
         rows.push(cells(part, &counts, (resident, free)), json(part, &counts, (resident, free)));
         progress.step();
     }
-    // What is kept for later has come to its size by then.
-    let (first, last) = (memory[memory.len().min(3) - 1], memory[memory.len() - 1]);
-    let first = if bench.quick { memory[0] } else { first };
-    let host = last.0 - first.0;
-    let device = first.1.zip(last.1).map(|(first, last)| first - last);
-    let grown = [Some(host), device].into_iter().flatten().any(|mb| mb > SLACK / 1e6);
-    if grown && mistake.is_none() {
-        mistake = Some(format!("memory has grown: {host:.0} MB here, {device:?} MB on the device"));
+    let last = memory[memory.len() - 1];
+    let (host, device) = grown(&memory);
+    let is_more = [host, device].into_iter().flatten().any(|mb| mb > SLACK / 1e6);
+    if is_more && mistake.is_none() {
+        mistake =
+            Some(format!("memory has grown: by {host:?} MB here, by {device:?} MB on the device"));
     }
     let mut summary = json(0, &all, last);
     summary.as_object_mut().expect("an object").remove("part");

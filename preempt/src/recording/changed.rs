@@ -2,6 +2,7 @@
 //!
 //! `PROPTEST_CASES` is the number of changed files.
 
+use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{panic, thread};
@@ -98,12 +99,13 @@ fn judge(file: &Value) {
 
 #[test]
 fn changed_recordings_are_refused_or_replayed() {
-    let original = serde_json::to_value(&super::tests::recorded().0).expect("JSON");
+    let original = serde_json::to_value(&super::tests::RECORDED.0).expect("JSON");
     // Replays catch the engine's panics, of which there would be a message each.
-    let (messages, here) = (panic::take_hook(), thread::current().id());
+    let messages: Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync> = Arc::from(panic::take_hook());
+    let (of_others, here) = (messages.clone(), thread::current().id());
     panic::set_hook(Box::new(move |info| {
         if thread::current().id() != here {
-            messages(info);
+            of_others(info);
         }
     }));
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
@@ -119,7 +121,7 @@ fn changed_recordings_are_refused_or_replayed() {
         prop_assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
         Ok(())
     });
-    let _ = panic::take_hook();
+    panic::set_hook(Box::new(move |info| messages(info)));
     result.expect("no panic, and no file that takes long");
     let counts = [&READ, &REPLAYED, &PLAYED].map(|count| count.load(Relaxed));
     println!("{counts:?} files were read, replayed and played");

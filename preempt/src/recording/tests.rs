@@ -1,5 +1,6 @@
 //! Runs that are recorded and decided again.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, hint, thread};
@@ -28,8 +29,10 @@ fn waits() {
     }
 }
 
-/// Launches of several threads, with everything that can happen to them.
-pub fn recorded() -> Recording {
+/// A recording of launches of several threads, with everything that can happen to them: one, because its kernels wait for `GO`.
+pub static RECORDED: LazyLock<Recording> = LazyLock::new(recorded);
+
+fn recorded() -> Recording {
     let device = Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device");
     let scheduler =
         Scheduler::builder().device(device).recording(true).build().expect("a scheduler");
@@ -64,7 +67,7 @@ pub fn recorded() -> Recording {
 
 #[test]
 fn a_run_of_several_threads_is_decided_again_in_the_same_way() {
-    let recording = recorded();
+    let recording = &*RECORDED;
     assert_eq!((recording.launches(), recording.sms()), (2 + 3 * 60, 3));
     assert_eq!(recording.policy(), "static priority with anticipation");
     let replay = recording.replay(StaticPriority::new().anticipating()).expect("a replay");

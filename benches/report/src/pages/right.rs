@@ -105,15 +105,15 @@ fn soaked(results: &Results) -> Result<String> {
     }
     let seconds = results.number("seconds")?;
     let wrong = count(results.number("wrong")?);
-    let told = format!("{seconds:.0} seconds in ten parts; {wrong} results were wrong.");
+    let told = format!("{seconds:.0} seconds in ten parts; {wrong} mistakes were found.");
     Ok(format!("{told}\n\n{}\n{}\n", table.text(), results.source()))
 }
 
 pub fn soak(folder: &Folder) -> Result<String> {
     let mut text = String::from(
         "Four threads do what applications do, at random: launches in all forms, programs, armed ones, copies, opaque work, \
-         latency limits, cancels, kernels that panic, and schedulers that are dropped in its midst, each with another policy. \
-         All results are compared with the host's, to the bit.\n\n",
+         latency limits, cancels, kernels that panic (on the CPU device), and schedulers that are dropped in its midst, each with \
+         another policy. Arrays are compared with the host's, to the bit.\n\n",
     );
     for name in ["soak-gpu", "soak-cpu"] {
         match folder.find(name)? {
