@@ -26,8 +26,8 @@ fn main() -> Result<(), preempt::Error> {
     let device = Device::cpu_with(preempt::CpuLayout::sms(2))?;
     let scheduler = Scheduler::builder().device(device).build()?;
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(10));
-    // Without it, blocks leave at their next yield point, and what their block-task did until then is lost. With it, blocks whose
-    // rest would take longer do so, and all of them as long as no block-task's time is known.
+    // Without it, blocks leave at their next yield point, and what their block-task did until then is lost. With it, blocks
+    // whose rest would take longer do so, and all of them as long as no block-task's time is known.
     urgent.set_latency_limit(Some(Duration::from_millis(50)));
 
     let mut out = scheduler.zeroed::<u32>(8192)?;

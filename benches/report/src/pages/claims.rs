@@ -320,7 +320,7 @@ fn claims() -> Vec<Claim> {
         free(
             with("offered_time_run", percent, claim(
                 TREM,
-                "tasks that users wait for within their SLA, 89 % of the time used there and {} here, where tasks yield (`InTime`)",
+                "tasks that users wait for within their SLA, 89 % of the time used there, {} here; tasks yield (`InTime`)",
                 part(trem::IN_TIME),
                 "pool-gpu",
                 Box::new(|results| Ok(1.0 - results.number("late_in_time_yielding")?)),
@@ -405,8 +405,8 @@ pub fn claims_beside_ours(folder: &Folder) -> Result<String> {
     }
     Ok(format!(
         "The main claims of the five papers, beside the same figures here. Programs, sizes and GPUs differ, so a figure \
-         says what a user gets and not which system is better. What can be gained depends on how long programs are to each other. \
-         So the fifth column has what the same policy would give here if preemption cost nothing, where that is known. Of {} \
+         says what a user gets and not which system is better. What can be gained depends on how long programs are to each \
+         other. So the fifth column has what the same policy would give here if preemption cost nothing, where that is known. Of {} \
          claims, {reached} are reached. The sections below have the experiments, and more figures of the papers.\n\n{}\n{}",
         all.len(),
         table.text(),
