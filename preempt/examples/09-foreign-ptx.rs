@@ -53,10 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let [twice, waits] = &transformed.kernels[..] else { panic!("two entries") };
     assert!(!matches!(twice.verdict, Verdict::Refused(_)));
-    assert!(
-        matches!(waits.verdict, Verdict::Refused(_)),
-        "its block may wait for one that comes later"
-    );
+    assert!(matches!(waits.verdict, Verdict::Refused(_)), "its block may wait for a later block");
 
     // The CPU device runs kernels in Rust alone.
     let Ok(device) = Device::cuda(0) else { return Ok(()) };

@@ -11,6 +11,7 @@ use preempt::pool::{Class, Pool, Task};
 use preempt::{Buffer, Copy2d, CpuLayout, Device, Error, Opaque, Preemption, Scheduler};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
+use preempt_test_kit::resident_bytes;
 
 /// Counts bytes.
 struct Counting;
@@ -70,14 +71,6 @@ fn await_threads(left: usize) {
     }
 }
 
-/// Resident bytes of the process. They include the stacks of emulated threads, which no allocator counts.
-fn resident() -> isize {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<isize>().ok());
-    // The smallest page size.
-    pages.expect("the second number is that of resident pages") * 4096
-}
-
 /// Bytes that may become resident without a leak, because the allocator and the threads divide memory differently each
 /// time.
 const VARIES: isize = 16 << 20;
@@ -86,10 +79,10 @@ const VARIES: isize = 16 << 20;
 fn bytes_left_by_each(rounds: isize, threads: usize, mut round: impl FnMut()) -> isize {
     (0..rounds / 20).for_each(|_| round());
     await_threads(threads);
-    let (before, resident_before) = (LIVE.load(Relaxed), resident());
+    let (before, resident_before) = (LIVE.load(Relaxed), resident_bytes());
     (0..rounds).for_each(|_| round());
     await_threads(threads);
-    let grown = resident() - resident_before;
+    let grown = resident_bytes() - resident_before;
     assert!(grown < VARIES, "{grown} more bytes are resident after {rounds} rounds");
     (LIVE.load(Relaxed) - before) / rounds
 }

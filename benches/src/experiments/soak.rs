@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use std::{fs, mem, panic, process, thread};
+use std::{mem, panic, process, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use preempt::error::LaunchError;
@@ -16,8 +16,8 @@ use preempt::{
     Stream,
 };
 use preempt_microkernels::{fails, hash_in_place, hash_whole, hash_yielding, hashed};
-use preempt_test_kit::Random;
 use preempt_test_kit::storm::Chaos;
+use preempt_test_kit::{Random, resident_bytes};
 use serde_json::{Value, json};
 
 use super::{Bench, Experiment, KERNELS, Outcome, Rows, random_time};
@@ -35,7 +35,7 @@ const QUICK_PARTS: u32 = 2;
 const THREADS: u32 = 4;
 const OPERATIONS: u32 = 150;
 
-/// One scheduler in this many is dropped while its operations are under way, and one has a pool of tasks beside it.
+/// One scheduler in this many is dropped while its operations are under way, and one is followed by a pool with tasks.
 const DROPPED: u32 = 4;
 const POOLED: u32 = 5;
 const TASKS: u32 = 30;
@@ -43,8 +43,8 @@ const TASKS: u32 = 30;
 /// Without an operation for so long, something hangs.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Different elements of an array, each of which a block has. It is no power of two, so another block, or another place, has
-/// another one.
+/// Different elements of an array. The 32 elements of a block-task are equal, and those of the next block-tasks differ, so one
+/// block-task in the place of another shows.
 const VALUES: usize = 61;
 
 /// Elements of a buffer: few enough that the CPU device plays a launch in a millisecond.
@@ -79,9 +79,9 @@ has another policy. One in five is followed by a pool with tasks, some of which 
 - operations, programs, armed, cancelled, panics, yields, dropped: what happened. `armed` are
   launches that began without a call of the driver, `dropped` those that a scheduler's drop ended.
 - resident: memory of the process, in MB, at the end of each part, and free: that of the device.
-  `host_growth_mb` and `device_growth_mb` compare (not with
-  `--quick`, where little has come to its size): the least of the last three parts with the most of
-  the three before. More than 48 MB is a mistake.
+  `host_growth_mb` and `device_growth_mb` are the least of the last three parts, less the most of the
+  three before; with `--quick` there are fewer parts, and no growth is told. More than 48 MB is a
+  mistake.
 ";
 
 impl Experiment for Soak {
@@ -170,10 +170,10 @@ fn elements(values: &Values, len: u32) -> Vec<u32> {
     (0..len as usize).map(|element| value_of(values, element)).collect()
 }
 
-/// Operations of all threads, for the watchdog.
+/// Operations of all threads, for the watchdog. Relaxed throughout: only whether it changes counts.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// A program, what it makes of its elements, and how often it was launched.
+/// A program, and the hashes that it makes.
 struct Recorded {
     program: Program,
     steps: Vec<(u32, u32)>,
@@ -192,11 +192,12 @@ struct Worker {
     counts: Counts,
 }
 
-/// Whether an operation ended as one that was cancelled may.
+/// Whether an operation was cancelled.
 fn is_cancelled(error: &Error) -> bool {
     matches!(error, Error::Launch(LaunchError::Cancelled { .. }))
 }
 
+/// Whether an operation was ended by the drop of its scheduler.
 fn is_dropped(error: &Error) -> bool {
     matches!(error, Error::Launch(LaunchError::SchedulerDropped { .. }))
 }
@@ -529,13 +530,6 @@ fn tasks(bench: &Bench, random: &mut Random) -> Result<u64> {
     Ok(TASKS.into())
 }
 
-/// Megabytes that the process has in memory.
-fn resident_mb() -> Result<f64> {
-    let text = fs::read_to_string("/proc/self/statm").context("how much memory there is")?;
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
-    Ok(pages.context("the second number is that of resident pages")? * 4096.0 / 1e6)
-}
-
 /// Megabytes by which the memory of the process has grown, and that which is in use on the device: the least of the last three
 /// parts is compared with the most of the three before, since an allocator keeps now more, now less.
 fn grown(memory: &[(f64, Option<f64>)]) -> (Option<f64>, Option<f64>) {
@@ -608,7 +602,8 @@ fn run(bench: &Bench) -> Result<Outcome> {
         // The CPU device's is the host's, which others use.
         let device = bench.device.as_ref().filter(|_| bench.gpu.is_some());
         let free = device.and_then(|device| device.memory().ok());
-        let (resident, free) = (resident_mb()?, free.map(|info| info.free as f64 / 1e6));
+        let (resident, free) =
+            (resident_bytes() as f64 / 1e6, free.map(|info| info.free as f64 / 1e6));
         memory.push((resident, free));
         rows.push(cells(part, &counts, (resident, free)), json(part, &counts, (resident, free)));
         progress.step();

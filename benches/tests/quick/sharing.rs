@@ -60,7 +60,7 @@ pub fn assert_coscheduled(json: &Value, ways: &[&str], programs: usize) {
         // At measured speeds, perhaps no pair gains.
         let most = if row["speeds"] == "drawn" { 1.0 - 1e-6 } else { 1.0 + 1e-6 };
         assert!(ours <= pairs + 1e-6 && pairs <= most, "{row}");
-        // With its preemptions, a plan for costly ones is no longer than MaxPair's and than the one that ignores them.
+        // With its preemptions, a plan for costly ones is no longer than MaxPair's, and than a plan that ignores them.
         let ignored = number(row, "cost_50_over_sequential");
         assert!(ours <= after + 1e-6 && after <= pairs.min(ignored) + 1e-6, "{row}");
     }

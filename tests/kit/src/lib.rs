@@ -79,6 +79,18 @@ pub fn carried_out<T>(scheduler: &Scheduler, submit: impl FnOnce() -> T) -> T {
     submitted
 }
 
+/// Resident bytes of the process. They include the stacks of emulated threads, which no allocator counts.
+///
+/// # Panics
+///
+/// On systems other than Linux.
+pub fn resident_bytes() -> isize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<isize>().ok());
+    // The smallest page size.
+    pages.expect("the second number is that of resident pages") * 4096
+}
+
 /// SplitMix64 (Steele, Lea and Flood 2014): numbers from a seed, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(

@@ -74,8 +74,6 @@ fn claims() -> Vec<Claim> {
         better,
         tell,
     };
-    let with = |key, tell: Tell, claim| Claim { ours: Some((key, tell)), ..claim };
-    let free = |claim, free| Claim { free: Some(free), ..claim };
     let part = |share| (share, percent as Tell);
     let of = |times| (times, factor as Tell);
     let long = |us| (us, time as Tell);
@@ -88,50 +86,42 @@ fn claims() -> Vec<Claim> {
             above_one("geomean_ratio"),
             Less,
         ),
-        free(
-            claim(
-                FLEP,
-                "urgent programs are faster, mean",
-                of(flep::SPEEDUP),
-                "priority-gpu",
-                key("mean_speedup"),
-                More,
-            ),
-            key("mean_ceiling"),
-        ),
-        free(
-            claim(
-                FLEP,
-                "urgent programs are faster, best",
-                of(flep::BEST_SPEEDUP),
-                "priority-gpu",
-                key("best_speedup"),
-                More,
-            ),
-            key("best_ceiling"),
-        ),
-        free(
-            claim(
-                FLEP,
-                "ANTT is lower, pairs",
-                of(flep::PAIRS_GAIN),
-                "antt-gpu",
-                key("pairs_gain"),
-                More,
-            ),
-            key("pairs_ceiling"),
-        ),
-        free(
-            claim(
-                FLEP,
-                "ANTT is lower, triples",
-                of(flep::TRIPLES_GAIN),
-                "antt-gpu",
-                key("triples_gain"),
-                More,
-            ),
-            key("triples_ceiling"),
-        ),
+        claim(
+            FLEP,
+            "urgent programs are faster, mean",
+            of(flep::SPEEDUP),
+            "priority-gpu",
+            key("mean_speedup"),
+            More,
+        )
+        .free(key("mean_ceiling")),
+        claim(
+            FLEP,
+            "urgent programs are faster, best",
+            of(flep::BEST_SPEEDUP),
+            "priority-gpu",
+            key("best_speedup"),
+            More,
+        )
+        .free(key("best_ceiling")),
+        claim(
+            FLEP,
+            "ANTT is lower, pairs",
+            of(flep::PAIRS_GAIN),
+            "antt-gpu",
+            key("pairs_gain"),
+            More,
+        )
+        .free(key("pairs_ceiling")),
+        claim(
+            FLEP,
+            "ANTT is lower, triples",
+            of(flep::TRIPLES_GAIN),
+            "antt-gpu",
+            key("triples_gain"),
+            More,
+        )
+        .free(key("triples_ceiling")),
         claim(
             FLEP,
             "throughput lost (here: makespan)",
@@ -230,15 +220,13 @@ fn claims() -> Vec<Claim> {
         });
         let antt = (antt_change, change as Tell);
         let what = format!("ANTT changes, {name}");
-        all.push(free(
-            claim(EFFISHA, &what, antt, "mix-gpu", number("antt_change"), Less),
-            free_antt,
-        ));
+        all.push(
+            claim(EFFISHA, &what, antt, "mix-gpu", number("antt_change"), Less).free(free_antt),
+        );
         let what = format!("STP is higher, {name}");
-        all.push(free(
-            claim(EFFISHA, &what, of(stp_gain), "mix-gpu", number("stp_gain"), More),
-            free_stp,
-        ));
+        all.push(
+            claim(EFFISHA, &what, of(stp_gain), "mix-gpu", number("stp_gain"), More).free(free_stp),
+        );
     }
     all.extend([
         claim(
@@ -257,80 +245,73 @@ fn claims() -> Vec<Claim> {
             key("measured_preemptions_per_task_worst_mean"),
             Less,
         ),
-        with("limit_us", time, claim(
+        claim(
             CHIMERA,
             "stops later than the limit, 15 µs there and {} here",
             part(chimera::VIOLATIONS),
             "chimera-gpu",
             key("violations_mean"),
             Less,
-        )),
-        with("limit_us", time, claim(
+        )
+        .with("limit_us", time),
+        claim(
             CHIMERA,
             "throughput lost, the choice, with 15 µs there and {} here",
             part(chimera::LOST),
             "chimera-gpu",
             key("throughput_lost_mean"),
             Less,
-        )),
-        free(
-            claim(
-                CHIMERA,
-                "ANTT is lower, all pairs",
-                of(chimera::ANTT_GAIN),
-                "chimera-gpu",
-                key("antt_gain"),
-                More,
-            ),
-            key("antt_ceiling"),
-        ),
-        free(
-            claim(
-                CHIMERA,
-                "STP changes, all pairs",
-                (chimera::STP_GAIN, change as Tell),
-                "chimera-gpu",
-                key("stp_gain"),
-                More,
-            ),
-            key("stp_ceiling"),
-        ),
-        free(
-            claim(
-                CHIMERA,
-                "ANTT is lower, pairs of LUD",
-                of(chimera::SHOWN_ANTT_GAIN),
-                "chimera-gpu",
-                key("lud_antt_gain"),
-                More,
-            ),
-            key("lud_antt_ceiling"),
-        ),
-        free(
-            claim(
-                CHIMERA,
-                "STP changes, pairs of LUD",
-                (chimera::SHOWN_STP_GAIN, change as Tell),
-                "chimera-gpu",
-                key("lud_stp_gain"),
-                More,
-            ),
-            key("lud_stp_ceiling"),
-        ),
-        free(
-            with("offered_time_run", percent, claim(
-                TREM,
-                "tasks that users wait for within their SLA, 89 % of the time used there, {} here; tasks yield (`InTime`)",
-                part(trem::IN_TIME),
-                "pool-gpu",
-                Box::new(|results| Ok(1.0 - results.number("late_in_time_yielding")?)),
-                More,
-            )),
-            Box::new(|results| {
-                let late = results.number("late_in_time_yielding")?;
-                Ok(1.0 - late + results.number("late_over_simulated_points")? / 100.0)
-            }),
-        ),
+        )
+        .with("limit_us", time),
+        claim(
+            CHIMERA,
+            "ANTT is lower, all pairs",
+            of(chimera::ANTT_GAIN),
+            "chimera-gpu",
+            key("antt_gain"),
+            More,
+        )
+        .free(key("antt_ceiling")),
+        claim(
+            CHIMERA,
+            "STP changes, all pairs",
+            (chimera::STP_GAIN, change as Tell),
+            "chimera-gpu",
+            key("stp_gain"),
+            More,
+        )
+        .free(key("stp_ceiling")),
+        claim(
+            CHIMERA,
+            "ANTT is lower, pairs of LUD",
+            of(chimera::SHOWN_ANTT_GAIN),
+            "chimera-gpu",
+            key("lud_antt_gain"),
+            More,
+        )
+        .free(key("lud_antt_ceiling")),
+        claim(
+            CHIMERA,
+            "STP changes, pairs of LUD",
+            (chimera::SHOWN_STP_GAIN, change as Tell),
+            "chimera-gpu",
+            key("lud_stp_gain"),
+            More,
+        )
+        .free(key("lud_stp_ceiling")),
+        claim(
+            TREM,
+            "tasks within their SLA, 89 % of the time used, {} here (`InTime`)",
+            part(trem::IN_TIME),
+            "pool-gpu",
+            Box::new(|results| Ok(1.0 - results.number("late_in_time_yielding")?)),
+            More,
+        )
+        .with("offered_time_run", percent)
+        .free(Box::new(|results| {
+            let late = results.number("late_in_time_yielding")?;
+            Ok(1.0 - late + results.number("late_over_simulated_points")? / 100.0)
+        })),
         claim(TREM, "work wasted, as above", part(trem::WASTED), "pool-gpu", key("wasted"), Less),
         claim(
             TREM,
@@ -345,6 +326,16 @@ fn claims() -> Vec<Claim> {
 }
 
 impl Claim {
+    /// With what the same policy would give.
+    fn free(self, free: Here) -> Claim {
+        Claim { free: Some(free), ..self }
+    }
+
+    /// With a figure of ours in its text.
+    fn with(self, key: &'static str, tell: Tell) -> Claim {
+        Claim { ours: Some((key, tell)), ..self }
+    }
+
     /// Whether ours is as good.
     fn is_reached(&self, here: f64) -> bool {
         match self.better {
