@@ -120,6 +120,10 @@ impl ForeignStreams for Interop {
         }
     }
 
+    #[cfg_attr(
+        not(feature = "cudarc"),
+        allow(dead_code, reason = "the trait's method is; Rust 1.88 asks for each of the two")
+    )]
     fn await_events(
         &self,
         put: &mut dyn FnMut(*mut c_void) -> Result<(), Error>,
