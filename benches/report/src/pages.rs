@@ -25,8 +25,6 @@ use markdown::Table;
 pub(crate) use markdown::range;
 use results::Folder;
 
-use crate::pictures;
-
 /// A file of the repository and what it has to hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
@@ -86,12 +84,8 @@ pub fn pages(repository: &Path) -> Result<Vec<Page>> {
     ];
     for name in folder.names()? {
         let results = folder.get(&name)?;
-        let suite = results.text("suite").unwrap_or_default();
-        // Pictures are of what was measured on a GPU.
-        if name.ends_with("-gpu") && pictures::ensure_picture(suite).is_ok() {
-            let picture =
-                pictures::picture(results.value()).with_context(|| results.file.clone())?;
-            let path = benches.join("results").join(format!("{name}.svg"));
+        if let Some(picture) = results.picture()? {
+            let path = benches.join("results").join(results.svg());
             pages.push(Page { text: picture.svg()?, path });
         }
     }

@@ -10,15 +10,21 @@ mod antt;
 mod chimera;
 mod coschedule;
 mod fairness;
+mod foreign;
+mod latency;
 mod mix;
+mod overhead;
+mod pool;
 mod prediction;
 mod priority;
+mod sim;
+mod spatial;
 mod urgent_inference;
 
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 8] = [
+const SUITES: [(&str, Draw); 14] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
@@ -27,6 +33,12 @@ const SUITES: [(&str, Draw); 8] = [
     ("coschedule", coschedule::picture),
     ("chimera", chimera::picture),
     ("urgent-inference", urgent_inference::picture),
+    ("latency", latency::picture),
+    ("overhead", overhead::picture),
+    ("spatial", spatial::picture),
+    ("foreign", foreign::picture),
+    ("pool", pool::picture),
+    ("sim", sim::picture),
 ];
 
 /// Whether there is a picture of this suite.

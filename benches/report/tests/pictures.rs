@@ -345,3 +345,111 @@ fn chimera_has_lines_by_limit_bars_by_program_and_gains_of_the_shown_pairs() {
     has(&texts, &["Tasks behind their deadline"]);
     assert!(!texts.iter().any(|text| text.contains("STP") || text.contains("took longer")));
 }
+
+#[test]
+fn latency_has_a_line_for_each_arm_and_a_bar_for_each_stop() {
+    let row = |arm: &str, block_task: f64, yields: bool| json!({ "arm": arm, "block_task_us": block_task, "yield_points": yields, "p50_us": 20.0, "p99_us": 40.0 });
+    let arms =
+        ["preempt", "preempt, armed", "floor", "floor, all SMs", "stream priority", "idle GPU"];
+    let mut rows = Vec::new();
+    for block_task in [1.0, 100.0] {
+        rows.extend(
+            [true, false]
+                .into_iter()
+                .flat_map(|yields| arms.map(|arm| row(arm, block_task, yields))),
+        );
+    }
+    let (bars, texts) = svg_of(&results("latency", rows.clone(), json!({})));
+    has(&texts, &["Half of the launches", "99 of 100", "preempt, armed", "stream priority"]);
+    assert!(!texts.iter().any(|text| text == "floor, all SMs"), "{texts:?}");
+    assert!(!texts.iter().any(|text| text.starts_with("From the signal")), "{bars:?}");
+
+    rows.extend(["CFD", "MM", "PL"].map(
+        |program| json!({ "arm": "stop", "program": program, "p50_us": 20.0, "p99_us": 30.0 }),
+    ));
+    let (bars, texts) = svg_of(&results("latency", rows, json!({})));
+    assert_eq!(bars.iter().filter(|&&bars| bars == 3).count(), 2, "{bars:?}");
+    has(
+        &texts,
+        &["From the signal until the last block has left", "PL", "EffiSha, K40m, mean: 80 µs"],
+    );
+}
+
+#[test]
+fn overhead_is_shown_to_the_plain_kernel_and_beside_other_ways() {
+    let arms = [
+        ("plain", 1.0),
+        ("preempt", 0.99),
+        ("preempt, all preemptible", 1.02),
+        ("slices", 1.3),
+        ("FLEP's loop", 110.0),
+    ];
+    let rows = ["CFD", "MM"].into_iter().flat_map(|program| {
+        arms.map(|(arm, ratio)| json!({ "program": program, "arm": arm, "p50_to_plain": ratio }))
+    });
+    let (bars, texts) = svg_of(&results("overhead", rows.collect(), json!({})));
+    // Ours are in both panels, in the same colours.
+    assert_eq!(bars, [4, 4, 2, 2]);
+    has(&texts, &["CFD", "FLEP's loop", "FLEP, K40, mean: 2.5 %", "EffiSha, K40m, worst: 8 %"]);
+}
+
+#[test]
+fn spatial_has_a_bar_for_each_number_of_sms() {
+    let arms = [
+        ("victim alone", None, None),
+        ("urgent alone", None, Some(17.0)),
+        ("just enough", Some(1.8), Some(26.0)),
+        ("twice", Some(2.5), Some(25.0)),
+        ("all", Some(16.0), Some(24.0)),
+    ];
+    let rows = ["NN", "MM"].into_iter().flat_map(|urgent| {
+        arms.map(|(arm, cost, time)| {
+            json!({ "victim": "CFD", "urgent": urgent, "arm": arm, "cost_us": cost, "urgent_p50_us": time })
+        })
+    });
+    let (bars, texts) = svg_of(&results("spatial", rows.collect(), json!({})));
+    assert_eq!(bars, [4, 4, 4]);
+    has(&texts, &["CFD NN", "just enough", "twice", "all"]);
+}
+
+#[test]
+fn foreign_has_kernels_and_requests_beside_them() {
+    let kernel = |kernel: &str| json!({ "kernel": kernel, "ratio": 1.1, "ratio_default": 0.9 });
+    let beside = |batch: &str, arm: &str| json!({ "batch": batch, "arm": arm, "p99_us": 60.0 });
+    let mut rows = vec![kernel("saxpy"), kernel("softmax"), kernel("gelu")];
+    let (bars, _) = svg_of(&results("foreign", rows.clone(), json!({})));
+    assert_eq!(bars, [3, 3]);
+    rows.extend([
+        beside("softmax", "preempt"),
+        beside("softmax", "stream priority"),
+        beside("gelu", "preempt"),
+    ]);
+    let (bars, texts) = svg_of(&results("foreign", rows, json!({})));
+    assert_eq!(bars, [5, 4], "one arm was not measured beside gelu");
+    has(&texts, &["saxpy", "Requests beside a batch kernel, p99", "stream priority"]);
+}
+
+#[test]
+fn pool_has_policies_beside_the_papers() {
+    let late = |arm: &str, load: f64| json!({ "figure": "7-9", "mix": "W1", "arm": arm, "load": load, "late": 0.1, "wasted": 0.02 });
+    let beside = |arm: &str, batch_us: f64| json!({ "figure": "6", "task": "PL", "arm": arm, "batch_us": batch_us, "response_over_alone": 9.0 });
+    let mut rows = vec![json!({ "figure": "tasks" })];
+    rows.extend(["first come", "elastic, killed", "in time, yielding"].map(|arm| late(arm, 1.0)));
+    rows.extend([beside("no stop", 1e5), beside("no stop", 8e5), beside("yielding", 8e5)]);
+    let (bars, texts) = svg_of(&results("pool", rows, json!({})));
+    // In the order of the panels: a task in two arms; three policies and the paper's; what three policies waste.
+    assert_eq!(bars.iter().sum::<usize>(), 2 + 4 + 3, "{bars:?}");
+    has(&texts, &["W1, load 1", "in time, yielding", "TReM, four P1000: elastic, killed"]);
+    has(&texts, &["Response of a task that comes to a batch task of 800 ms"]);
+}
+
+#[test]
+fn sim_has_a_point_for_each_turnaround() {
+    let row = |arm: &str| json!({ "arm": arm, "turnaround_p50_us": [100.0, 200.0], "turnaround_simulated_us": [101.0, 190.0] });
+    let rows = vec![row("preempt"), row("preempt"), row("preempt, all preemptible")];
+    let svg = picture(&results("sim", rows, json!({}))).unwrap().svg().unwrap();
+    let document = Document::parse(&svg).unwrap();
+    let circles = document.descendants().filter(|node| node.has_tag_name("circle"));
+    // And one for each arm in the legend.
+    assert_eq!(circles.count(), 3 * 2 + 2);
+}

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::markdown::{Table, percent};
 use super::results::{Folder, Results};
-use super::scheduling::{compared, picture};
+use super::scheduling::compared;
 use crate::pictures::distinct;
 use crate::{digits, time};
 
@@ -60,7 +60,7 @@ fn measured(results: &Results) -> Result<String> {
         digits(of("antt_gain")?),
         percent(of("stp_gain")?),
         percent(of("over_ceiling")?),
-        picture(results),
+        results.source(),
     ))
 }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::markdown::{Table, percent, time_or_dash};
 use super::results::{Folder, Results};
-use super::scheduling::{compared, picture};
+use super::scheduling::compared;
 use crate::pictures::distinct;
 use crate::{digits, time};
 
@@ -81,7 +81,7 @@ pub fn coschedule(folder: &Folder) -> Result<String> {
         over_max_pair,
         over_sequential,
         by_arm(&results)?,
-        picture(&results),
+        results.source(),
         sim_over_plan,
         sim_over_max_pair,
         sim_over_sequential,

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::pictures::parse;
+use crate::chart::Picture;
+use crate::pictures::{ensure_picture, parse, picture};
 
 /// The folder that results are in.
 #[derive(Debug)]
@@ -158,8 +159,37 @@ impl Results {
         parse(&rows).with_context(|| self.file.clone())
     }
 
-    /// Where and how it was measured, as a line below a table.
+    /// The picture of it, beside it. There are pictures of what was measured on a GPU, where its suite has one.
+    ///
+    /// # Errors
+    ///
+    /// If it is not as its suite writes it.
+    pub fn picture(&self) -> Result<Option<Picture>> {
+        self.has_picture()
+            .then(|| picture(&self.value).with_context(|| self.file.clone()))
+            .transpose()
+    }
+
+    fn has_picture(&self) -> bool {
+        let suite = self.text("suite").unwrap_or_default();
+        self.file.ends_with("-gpu.json") && ensure_picture(suite).is_ok()
+    }
+
+    /// The name of the file that its picture is in.
+    pub fn svg(&self) -> String {
+        self.file.replace(".json", ".svg")
+    }
+
+    /// The link to the picture, if there is one, and where and how it was measured: a line below a table.
     pub fn source(&self) -> String {
+        match self.has_picture() {
+            true => format!("[Picture](results/{}). {}", self.svg(), self.measured()),
+            false => self.measured(),
+        }
+    }
+
+    /// Where and how it was measured, as a line below a table.
+    pub fn measured(&self) -> String {
         let driver = self.text("driver").map(|driver| format!("driver {driver}"));
         let commit = self.text("commit").map(|commit| format!("commit {commit}"));
         let plain = |key| self.text(key).map(str::to_owned);

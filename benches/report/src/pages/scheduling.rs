@@ -15,12 +15,6 @@ pub(super) fn compared(results: &Results) -> Result<String> {
     Ok(Table::of(lines.with_context(told)?).text())
 }
 
-/// The link to the picture, and where its figures are from.
-pub(super) fn picture(results: &Results) -> String {
-    let svg = results.file.replace(".json", ".svg");
-    format!("[Picture](results/{svg}). {}", results.source())
-}
-
 #[derive(Deserialize)]
 struct Pair {
     low: String,
@@ -69,7 +63,7 @@ pub fn priority(folder: &Folder) -> Result<String> {
         digits(most),
         digits(priorities.0),
         digits(priorities.1),
-        picture(&results),
+        results.source(),
     ))
 }
 
@@ -87,7 +81,7 @@ pub fn antt(folder: &Folder) -> Result<String> {
         percent(results.number("makespan_lost_all_preemptible")?),
         digits(results.number("pairs_gain_stream_priorities")?),
         digits(results.number("triples_gain_stream_priorities")?),
-        picture(&results),
+        results.source(),
     ))
 }
 
@@ -113,7 +107,7 @@ pub fn fairness(folder: &Folder) -> Result<String> {
         results.number("share_error_points")?,
         results.number("share_error_points_mean")?,
         table.text(),
-        picture(&results),
+        results.source(),
     ))
 }
 
@@ -145,7 +139,7 @@ pub fn prediction(folder: &Folder) -> Result<String> {
         "How far predicted durations are from true ones, for inputs of random sizes.\n\n{}\n{}\n{}",
         compared(&results)?,
         table.text(),
-        picture(&results),
+        results.source(),
     ))
 }
 
@@ -182,7 +176,7 @@ pub fn mix(folder: &Folder) -> Result<String> {
         compared(&results)?,
         arms.text(),
         yields.text(),
-        picture(&results),
+        results.source(),
     ))
 }
 

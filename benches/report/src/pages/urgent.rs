@@ -88,7 +88,8 @@ pub fn latency(folder: &Folder) -> Result<String> {
         "The victim fills the GPU with blocks of a known length. The urgent kernel needs SMs that the victim has. Times \
          are from the call of `launch` until the host knows of the end, p50 / p99. *Floor* is a stream write and a raw \
          launch with the same victim, and nothing of the scheduler. An *armed* program of the urgent kernel was announced 50 \
-         to 600 µs before. *Idle GPU* is a raw launch without a victim.\n\n{}\nWith yield points the scheduler adds {} to \
+         to 600 µs before. *Idle GPU* is a raw launch without a victim.\n\n\
+         ![An urgent launch beside a kernel that fills the GPU](results/latency-gpu.svg)\n\n{}\nWith yield points the scheduler adds {} to \
          {} µs to the floor (p50), {} to {} µs if the launch was announced, and {} to {} µs by the \
          proxy{by_writes}; below 0, the floor was the slower one. A part of it is decisions, and the hand-over between threads. The rest is driver calls \
          that were not made for a millisecond, and the worker loop of the urgent kernel. An armed launch has neither \
@@ -101,7 +102,7 @@ pub fn latency(folder: &Folder) -> Result<String> {
         digits(if_armed.1),
         digits(by_proxy.0),
         digits(by_proxy.1),
-        results.source(),
+        results.measured(),
     ))
 }
 
@@ -240,7 +241,7 @@ pub fn inference(folder: &Folder) -> Result<String> {
          ![Waiting times of requests](results/urgent-inference-gpu.svg)\n\n{}\n{}\nOn the CPU device, where SMs and \
          requests share processors:\n\n{}\n{}",
         inference_table(&gpu)?,
-        gpu.source(),
+        gpu.measured(),
         inference_table(&cpu)?,
         cpu.source(),
     ))
