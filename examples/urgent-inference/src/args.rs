@@ -27,6 +27,9 @@ pub struct Args {
     /// here if there is no such folder.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Writes a timeline of the launches, for https://ui.perfetto.dev.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// What the kernels run on.

@@ -58,12 +58,18 @@ fn run(args: &Args) -> Result<()> {
     // Before anything runs, so that no measurement is lost to a result that cannot be written.
     let mut out = args.out.as_deref().map(create).transpose()?;
     let picture = picture_file(args)?;
+    if let Some(path) = &args.trace {
+        create(path)?;
+    }
 
     // Not `println!`, which panics where the reader has closed the pipe.
     let mut stdout = io::stdout();
     let mut builder = Scheduler::builder().device(device).kernels(KERNELS);
     if gpu.is_some() {
         builder = builder.wait_spin(SPIN).poller_spin(true);
+    }
+    if args.trace.is_some() {
+        builder = builder.trace(TRACED);
     }
     let scheduler = builder.build()?;
     let streams = gpu.map(Streams::new).transpose()?;
@@ -97,6 +103,9 @@ fn run(args: &Args) -> Result<()> {
     for arm in [REQUESTS_ALONE, SUBMISSION_ORDER, PREEMPT] {
         rows.push(measure(&scheduler, &workload, arm, time)?);
     }
+    if let Some(path) = &args.trace {
+        scheduler.write_trace(path)?;
+    }
 
     let mut request_time = None;
     if let Some(streams) = &streams {
@@ -125,6 +134,9 @@ fn run(args: &Args) -> Result<()> {
     ensure!(report.checksums_equal(), "the batch job's results differ from row to row");
     Ok(())
 }
+
+/// Entries of the timeline: more than all launches have.
+const TRACED: usize = 1_000_000;
 
 /// Time that a waiting thread drives the scheduler itself before it sleeps. On a GPU the threads of the row without
 /// preempt spin, too; on the CPU device spinning would take processors from the SMs.

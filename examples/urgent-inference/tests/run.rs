@@ -22,7 +22,8 @@ fn errors(output: &Output) -> String {
 
 #[test]
 fn a_quick_run_writes_a_table_json_and_a_picture() {
-    let output = run(&["--quick", "--out", "quick.json", "--svg", "quick.svg"]);
+    let output =
+        run(&["--quick", "--out", "quick.json", "--svg", "quick.svg", "--trace", "trace.json"]);
     assert!(output.status.success(), "{}", errors(&output));
     let table = String::from_utf8_lossy(&output.stdout);
     for row in ["requests alone", "submission order", "preempt", "p99 with preempt"] {
@@ -54,6 +55,13 @@ fn a_quick_run_writes_a_table_json_and_a_picture() {
 
     let picture = fs::read_to_string(file("quick.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("preempt: p99"));
+
+    let trace = fs::read_to_string(file("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    assert!(count("yield") > 0, "the batch job gives SMs to requests");
+    assert!(count("classify") >= 3 * 400, "each request is on two tracks");
 }
 
 #[test]

@@ -68,6 +68,11 @@ impl Moment {
 const STREAMS: u32 = 1;
 const SMS: u32 = 2;
 
+/// Numbers of the first tracks. Perfetto takes a track with the number 0, or that of its process, for the process's main
+/// thread, and puts what two tracks have into one.
+const FIRST_STREAM: u32 = 1000;
+const FIRST_RANGE: u32 = 100_000_000;
+
 impl Trace {
     /// A timeline of the last `capacity` entries.
     pub fn new(capacity: usize) -> Trace {
@@ -124,12 +129,12 @@ impl Trace {
         }
         for stream in streams {
             text.push_str(",\n");
-            name(text, "thread_name", STREAMS, stream, &format!("stream {stream}"))?;
+            name(text, "thread_name", STREAMS, of_stream(stream), &format!("stream {stream}"))?;
         }
         for (lo, hi) in ranges {
             text.push_str(",\n");
             // A range past the last SM goes on with the first.
-            name(text, "thread_name", SMS, track(lo, hi), &format!("SMs {lo}..{hi}"))?;
+            name(text, "thread_name", SMS, of_range(lo, hi), &format!("SMs {lo}..{hi}"))?;
         }
         for Record { launch, stream, name, at, what } in &self.records {
             let (at, name) = (Micros(*at), Text(name));
@@ -149,13 +154,13 @@ impl Trace {
                     let time = Micros(*time);
                     let rest =
                         format_args!("\"ph\":\"X\",\"dur\":{time},\"name\":{name}").to_string();
-                    event(STREAMS, *stream, &rest)?;
-                    event(SMS, track(range.lo(), range.hi()), &rest)?;
+                    event(STREAMS, of_stream(*stream), &rest)?;
+                    event(SMS, of_range(range.lo(), range.hi()), &rest)?;
                 }
                 What::Moment(moment) => {
                     let moment = Text(moment.name());
                     let rest = format!("\"ph\":\"i\",\"s\":\"t\",\"name\":{moment}");
-                    event(STREAMS, *stream, &rest)?;
+                    event(STREAMS, of_stream(*stream), &rest)?;
                 }
             }
         }
@@ -172,9 +177,14 @@ fn name(text: &mut String, kind: &str, process: u32, track: u32, name: &str) -> 
     )
 }
 
-/// The number of a range's track.
-fn track(lo: u32, hi: u32) -> u32 {
-    lo << 16 | hi
+/// The number of a stream's track.
+fn of_stream(stream: u32) -> u32 {
+    FIRST_STREAM.saturating_add(stream)
+}
+
+/// The number of a range's track. SMs have numbers below 1024.
+fn of_range(lo: u32, hi: u32) -> u32 {
+    FIRST_RANGE + 10_000 * lo + hi
 }
 
 /// A time in the file's format.
@@ -325,6 +335,14 @@ mod tests {
         assert_eq!(moments("queued"), reports.len());
         assert_eq!((moments("start"), moments("done")), (reports.len(), reports.len()));
         assert!(moments("yield") > 0 && moments("resume") > 0);
+        let named = events(&json, "M").into_iter().filter(|event| event["name"] == "thread_name");
+        let mut numbers: Vec<_> =
+            named.map(|event| event["tid"].as_u64().expect("a number")).collect();
+        assert!(numbers.iter().all(|&number| number > u64::from(SMS)), "{numbers:?}");
+        let count = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), count, "tracks of one number: {numbers:?}");
         let names: Vec<_> =
             events(&json, "M").iter().map(|event| event["args"]["name"].clone()).collect();
         for name in ["streams", "SMs", "stream 0", "stream 1", "SMs 0..2"] {
