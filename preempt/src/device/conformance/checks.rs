@@ -33,6 +33,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("a cohort behind a gate runs once that is opened, and not before", gates_hold_cohorts),
     ("a cohort behind a gate that was not opened does nothing", closed_gates_stay_closed),
     ("a gate leaves by itself when its limit is over", gates_have_a_limit),
+    ("a gate leaves when the cohort behind it is refused", gates_leave_refused_cohorts),
     ("an open gate tells other queues' cohorts, and a closed one does not", gates_tell_others),
     ("the next scheduler finds no signal", signals_end_with_the_scheduler),
     ("copies go up, across and down", copies_go_all_ways),
@@ -314,6 +315,22 @@ fn gates_have_a_limit(rig: &mut Rig<'_>) {
         rig.launch_gated(&launch, 1);
         run_after_gate(rig, launch);
     }
+}
+
+fn gates_leave_refused_cohorts(rig: &mut Rig<'_>) {
+    let Some(without_code) = rig.kernels.without_code else { return };
+    rig.device.inner.backend.expect_gates();
+    let refused = rig.prepare(5, without_code);
+    let mut order = rig.order(&refused, 1);
+    order.gated = true;
+    let now = rig.now();
+    assert!(rig.session.launch(now, &order, &refused.kernel).is_err());
+    rig.retire(&refused, false);
+    let mut next = rig.counting(1);
+    let order = rig.order(&next, 1);
+    rig.launch(&next, &order);
+    rig.cohort_out(&mut next);
+    rig.retire(&next, true);
 }
 
 fn gates_tell_others(rig: &mut Rig<'_>) {

@@ -350,7 +350,12 @@ impl Session {
         };
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
-        unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) }?;
+        let launched = unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) };
+        if launched.is_err() && order.gated {
+            // The caller knows of no gate then, and what comes next there would wait for its limit.
+            self.device.backend.close_gate(Gate::of(order));
+        }
+        launched?;
         self.out.push(OutCohort::new(order, Runs::Kernel(launch.kernel), post, now));
         Ok(())
     }
