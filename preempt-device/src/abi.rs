@@ -447,7 +447,7 @@ impl Post {
     }
 }
 
-/// The first parameter of every preemptible entry: one cohort of one launch.
+/// The parameter that a preemptible entry has beside the kernel's own: one cohort of one launch.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Cohort {
@@ -465,10 +465,11 @@ pub struct Cohort {
     /// The queue's signal when the cohort was launched; older words in memory are ignored.
     pub signal: Signal,
     /// The [`ControlBlock::left`] word of the preceding launch of the stream, if that launch was unfinished
-    /// when this cohort was queued behind it; null otherwise.
+    /// when this cohort was queued behind it. Behind a gate, the word that has the gate's ticket once it was opened. Null
+    /// otherwise.
     pub after: *const AtomicU64,
-    /// The value of that word once the preceding launch is done. While the word differs, no block of this
-    /// cohort runs a task.
+    /// The value of that word once the preceding launch is done, or the gate's ticket. While the word differs, no block of
+    /// this cohort runs a task.
     pub after_word: u64,
     /// The value of the cohort's own [`ControlBlock::left`] word when it was launched.
     pub left: u64,
@@ -501,7 +502,8 @@ pub struct Cohort {
     /// Units of the same clock in 2²⁰ ns.
     pub clock: u32,
     /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
-    /// of its own number. 0 if that cohort was queued behind another launch.
+    /// of its own number. 0 if that cohort was queued behind another launch or a gate, or
+    /// has spare blocks.
     pub handed: u32,
     /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
     pub is_first: bool,

@@ -3,7 +3,7 @@
 //! An order of the engine goes down with its launch, and a report comes up with what was posted:
 //!
 //! ```text
-//!   runtime (safe Rust)      orders, launches, signals, copies          reports
+//!   core (safe Rust)         orders, launches, signals, copies          reports
 //!                                        │                                 ▲
 //!   control                  Session: control blocks, posts, tickets, requeue lists, cohorts
 //!                                        │ grids                           │ posts, faults, ends of copies
@@ -30,7 +30,7 @@
 //!
 //! **Queues.** A device has the queues that its capabilities name, and no others are used. Grids of one queue run one
 //! after the other, in the order in which they were launched. Those of different queues run at the same time as far as
-//! there is room. Where blocks wait for room, blocks of urgent queues go first; no running block makes room for
+//! there is room. Where blocks wait for room, blocks of queues of higher levels go first; no running block makes room for
 //! another. How many blocks of a kernel an SM holds is [`occupancy`](backend::Backend::occupancy), and it must not
 //! change while the device is loaded. Where blocks lie is the device's choice: a grant excludes SMs, it places nothing.
 //!
@@ -65,16 +65,21 @@
 //! reported no later than the post of its cohort can be read, so [`control`] reads posts first and asks for faults
 //! then. A post is read again and again until it shows its ticket; back ends never interpret it. A post may be
 //! readable before that of an earlier grid of its queue, since a back end may write those of plain grids late. So [`control`]
-//! reports ends in the order of their queue.
+//! reports no end before all earlier grids of its queue were seen to be over. Of ends that it sees together, the last one of a
+//! queue comes first.
 //!
 //! **Which calls may block.** [`load`](backend::Backend::load), which runs before anything is in flight, and
 //! [`opaque`](backend::Backend::opaque), which has a thread of its own. So may
-//! [`allocate_host`](backend::DeviceMemory::allocate_host) and [`prepare`](backend::Backend::prepare), which threads of the
-//! application call.
+//! [`allocate_host`](backend::DeviceMemory::allocate_host), [`fill`](backend::DeviceMemory::fill),
+//! [`prepare`](backend::Backend::prepare), [`prepare_chains`](backend::Backend::prepare_chains),
+//! [`split`](backend::Backend::split), [`await_unseen`](backend::ForeignMemory::await_unseen) and
+//! [`await_events`](backend::ForeignStreams::await_events), which threads of the application call without the core, and
+//! [`load_foreign`](backend::Backend::load_foreign), which holds the core while nothing is in flight.
 //! [`wait`](backend::Backend::wait) waits for as long as it is told. No other method waits for work on the device:
-//! they are called by a thread that holds the core, and all other threads would wait with it. The exception is
-//! [`new_control`](control::ControlSource::new_control) once the control blocks of the start are used up; it may wait
-//! for kernels that end by themselves. `launch`, `signal` and `poll` allocate nothing once their books have grown, and
+//! they are called by a thread that holds the core, and all other threads would wait with it. There are two exceptions.
+//! [`new_control`](control::ControlSource::new_control) may wait for kernels that end by themselves, once the control blocks
+//! of the start are used up. [`expect_signals`](backend::Backend::expect_signals) may wait for the device's own block, for a
+//! tenth of a second at most. `launch`, `signal` and `poll` allocate nothing once their books have grown, and
 //! take no lock that a waiting thread holds for longer than a look.
 //!
 //! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of
@@ -103,14 +108,14 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use preempt_device::abi::MAX_SMS;
 
 use crate::error::{DeviceError, Error};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, lock};
 use crate::vocabulary::Costs;
 
 mod allocation;
@@ -146,11 +151,6 @@ pub(crate) use news::{Mark, News};
 pub(crate) use null::NullBackend;
 pub(crate) use program::{Captured, Chains, ProgramLaunch, Step};
 pub(crate) use rows::Rows;
-
-/// Data that a panic leaves locked is consistent, because no code of others runs under a lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A device that a scheduler can run on. Clones are the same device.
 #[derive(Clone)]

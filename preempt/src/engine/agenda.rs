@@ -7,7 +7,7 @@ use super::operation::Verdict;
 use super::order::Use;
 use crate::vocabulary::{OpKey, QueueIndex};
 
-/// The submissions. `mod.rs` takes operations in; `ending.rs` returns their lists and says when all is over.
+/// The submissions. `mod.rs` and `program.rs` take operations in; `ending.rs` returns their lists and says when all is over.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     /// Operations that there ever were.
@@ -33,20 +33,21 @@ pub(super) struct Launches {
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     /// Operations whose last blocker is gone; always empty between calls. Written where an operation ends
-    /// (`ending.rs`, `opaque.rs`) or has nothing to wait for (`mod.rs`), which also takes them out.
+    /// (`ending.rs`, `opaque.rs`) or has nothing to wait for (`armed.rs`, `program.rs`, `mod.rs`, which also takes them out).
     pub released: VecDeque<OpKey>,
     /// Queues in which more launches could be queued. Only `cohorts.rs` writes it.
     pub behind: VecDeque<QueueIndex>,
     /// Armed operations that wait for their release alone. Only `armed.rs` writes it.
     pub armed: Vec<OpKey>,
-    /// Whether an armed operation could get a gate now. `armed.rs` and `planning.rs` set it.
+    /// Whether an armed operation could get a gate now. `armed.rs`, `planning.rs` and `mod.rs` set it.
     pub may_arm: bool,
     /// Whether what gates are to tell may have changed. `armed.rs` and `planning.rs` set it.
     pub foresees: bool,
     /// Released operations whose blocks ran before the policy knew of them. `mod.rs` adds them; `planning.rs` takes them out
     /// once the policy has decided.
     pub released_early: Vec<OpKey>,
-    /// Whether a launch waits for a queue. `cohorts.rs` sets it; `mod.rs` clears it when a queue is free.
+    /// Whether a launch waits for a queue. `cohorts.rs` and `armed.rs` set it; `mod.rs` clears it when a
+    /// queue is free.
     pub short_of_queues: bool,
     /// When a launch with too few blocks may be filled up. `cohorts.rs` sets it; `planning.rs` takes it out.
     pub refills: Option<Duration>,

@@ -50,7 +50,8 @@ pub(crate) enum Event {
     CohortOut { op: OpKey, slot: u8, posted: Posted },
     /// The device did not take a cohort.
     Refused { op: OpKey, slot: u8 },
-    /// A copy is over, or opaque work with all that it has put on the device.
+    /// An operation that is no launch is over: a copy, an event, external work, or opaque work with all that it has put on the
+    /// device.
     CopyDone { op: OpKey },
     /// A launch or copy went wrong. The device still reports when it is out or over.
     Fault { op: OpKey },
@@ -60,7 +61,7 @@ pub(crate) enum Event {
     Release { op: OpKey },
     /// An armed operation will not be released, and its gate was not opened.
     Disarmed { op: OpKey },
-    /// The priority, weight or deadline of a launch, or of all unfinished ones of a stream, has changed.
+    /// The priority, weight, deadline or latency limit of a launch, or of all unfinished ones of a stream, has changed.
     Change { of: Whose, change: Change },
     /// No result is wanted any more.
     Close,
@@ -92,7 +93,7 @@ pub(crate) enum Action {
     Launch(CohortOrder),
     /// Write a queue's signal word.
     Signal { queue: QueueIndex, signal: Signal },
-    /// Start a copy, or opaque work.
+    /// Start an operation that is no launch: a copy, an event, external work, or opaque work.
     Copy { op: OpKey },
     /// An armed operation cannot have a gate, or another one waits for it: disarm it, unless it is about to be released.
     Disarm { op: OpKey },

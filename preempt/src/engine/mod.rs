@@ -1,7 +1,8 @@
 //! The engine: what happens to launches and copies, as a pure function of events.
 //!
 //! No threads, no clock, no device: [`Engine::submit`] and [`Engine::handle`] take in what happened,
-//! [`Engine::settle`] asks the policy. All of them append [`Action`]s for a device and for the threads that wait.
+//! [`Engine::settle`] asks the policy, [`Engine::go_ahead`] queues a launch ahead. All of them append [`Action`]s for a device
+//! and for the threads that wait. [`Engine::hints`] says what gates are to tell.
 //! States, and races by name, are in `README.md` beside this file.
 
 use std::fmt;
@@ -77,8 +78,8 @@ pub(crate) struct Engine {
     ops: SlotMap<OpKey, Op>,
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
-    /// Which launch has which SM. `planning.rs` follows plans, `cohorts.rs` covers SMs and hands them over, `mod.rs`
-    /// uncovers them, `ending.rs` releases them. Of two launches that share all SMs, the second one is in `guests`.
+    /// Which launch has which SM. `planning.rs` follows plans and moves guests between the books, `cohorts.rs` covers SMs and
+    /// hands them over, `ending.rs` releases them. What finds that blocks have left, or sends them away, uncovers. Of two launches that share all SMs, the second one is in `guests`.
     ledger: Ledger,
     guests: Ledger,
     /// Control blocks. `cohorts.rs` takes them, `mod.rs` counts what blocks left there, `ending.rs` gives them back.

@@ -24,6 +24,9 @@ pub(crate) struct Opaque {
     pub exclusive: bool,
 }
 
+/// Names and variants that are known at once.
+pub(super) const MOST_KNOWN: usize = 4096;
+
 /// Opaque work that runs, and that waits for the device.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
@@ -35,7 +38,8 @@ pub(super) struct Pieces {
     /// When launches of the same urgency have had their turn.
     next: Duration,
     running: u32,
-    /// Names and variants whose first run is over.
+    /// Names and variants whose first run is over: at most [`MOST_KNOWN`], because an application may have a variant for each
+    /// size. Beyond that all of them are new again, which costs each a run that has the device alone.
     known: FxHashSet<(&'static str, u64)>,
 }
 
@@ -163,6 +167,9 @@ impl Engine {
         }
         // Failed work may not have loaded all that it has to load.
         if matches!(outcome, Outcome::Done(_)) {
+            if self.opaque.known.len() >= MOST_KNOWN {
+                self.opaque.known.clear();
+            }
             self.opaque.known.insert((opaque.name, opaque.variant));
         }
     }

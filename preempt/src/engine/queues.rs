@@ -17,7 +17,7 @@ pub(super) struct DeviceQueues {
 
 #[derive(Debug)]
 struct DeviceQueue {
-    /// Signal words that were ever made for this queue.
+    /// Twice the number of signal words that were made for this queue: the word of a gate has the odd number between two.
     epoch: u64,
     /// The range and the limit in the last word, and the range in the one that it took SMs from.
     range: SmRange,

@@ -6,6 +6,9 @@
 //! | `api/buffer` | arrays on devices |
 //! | `api/slice` | ranges of them |
 //! | `api/stream` | launches and copies, and the checks before they are taken in |
+//! | `api/copies` | fills, copies of rows, copies with borrowed memory |
+//! | `api/input`, `api/pinned` | memory of the host that kernels read, or that is copied where it lies |
+//! | `api/footprint` | what blocks of a kernel take of an SM |
 //! | `api/handle` | results |
 //! | `api/event` | order between streams |
 //! | `api/foreign` | kernels of other compilers |
@@ -21,6 +24,8 @@
 //! | `runtime/core/execute` | the engine's actions on the device |
 //! | `runtime/core/accounting` | entries in accounts, timeline and predictor |
 //! | `runtime/completion` | the end of an operation, for the threads that wait for it |
+//! | `runtime/armed` | whether an armed launch was released, or will not be |
+//! | `runtime/priorities` | the priorities of the streams that there are |
 //! | `runtime/credits` | how many operations of a stream can be outstanding |
 //! | `runtime/memory` | the memory of a buffer, and the devices where its contents are valid |
 //! | `runtime/moves` | moves of contents from one device to another |
@@ -35,8 +40,9 @@
 //! | `observed/trace` | a timeline of the SMs that launches had |
 //! | `observed/telemetry` | events and counts for the crates `tracing` and `metrics` |
 //! | `estimated` | what launches are expected to do |
-//! | `estimated/forecast` | expected times of launches, to run and to yield |
-//! | `estimated/estimates` | whether launches end before they could be interrupted |
+//! | `estimated/forecast` | expected times of launches |
+//! | `estimated/estimates` | how long kernels take to stop, and in which form they are faster |
+//! | `estimated/mean` | means that follow what changes |
 //! | `estimated/profile` | profiling runs for a predictor |
 
 use crate::engine::LONGEST_PLAIN;

@@ -19,16 +19,22 @@ pub(crate) struct ControlUse {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CohortOrder {
     pub op: OpKey,
+    /// The device queue that it goes into.
     pub queue: QueueIndex,
+    /// The control block of its launch.
     pub control: ControlUse,
+    /// The place of its post and of its count of departures in the control block.
     pub slot: u8,
+    /// The number of this use of the slot, which its post shows.
     pub ticket: u32,
     /// The slot's word before the cohort starts.
     pub left: u64,
     pub signal: Signal,
     /// Whether it is the launch's whole grid, as a plain one.
     pub plain: bool,
+    /// Blocks of its grid.
     pub blocks: u32,
+    /// Blocks of this launch that the whole device would hold, whatever this cohort has: claims are paced by it.
     pub workers: u32,
     /// How many of the launch's first tasks are never claimed, because the first cohort's blocks start with them.
     pub handed: u32,

@@ -1,7 +1,7 @@
 //! Orders become grids, posts become reports.
 //!
 //! Everything that host and device share about a launch passes through this module: control blocks, posts, tickets,
-//! requeue lists, and the first parameter of every preemptible entry. All kinds of devices share it; they only say
+//! requeue lists, and the parameter that a preemptible entry has beside the kernel's own. All kinds of devices share it; they only say
 //! where that memory is ([`ControlSource`]) and put grids into queues.
 //!
 //! Why a post means the end of its cohort: a ticket is used again only after more than half a million other cohorts of
@@ -68,7 +68,7 @@ unsafe impl Send for LentList {}
 /// The grids that a back end puts into a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Grid {
-    /// Blocks that pull block-tasks and look at signals. The back end fills in what it alone knows: [`Cohort::lane`],
+    /// Blocks that pull block-tasks and look at signals. The back end fills in what it alone knows: [`Cohort::queue`],
     /// and [`Cohort::barrier`] where the kernel does without.
     Cohort(Cohort),
     /// The launch's own blocks, each of which runs one block-task.

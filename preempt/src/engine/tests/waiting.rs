@@ -2,6 +2,7 @@
 
 use super::world::{Asked, Asks, World};
 use super::*;
+use crate::engine::opaque::MOST_KNOWN;
 use crate::policy::ShortestRemaining;
 
 fn effective(world: &World, op: OpKey) -> i32 {
@@ -78,6 +79,25 @@ fn the_first_run_of_opaque_work_has_the_device_alone() {
     world.run_out();
     let Some(Outcome::Done(report)) = world.op(launch).finished else { panic!("done") };
     assert_eq!(report.tasks, 1000);
+}
+
+#[test]
+fn variants_of_opaque_work_without_end_are_forgotten() {
+    let mut world = World::new(2, 1, StaticPriority::new());
+    let opaque = |variant| Some(Opaque { name: "opaque", variant, exclusive: false });
+    for variant in 0..=MOST_KNOWN as u64 {
+        let op = world.ask(Asked { stream: 1, opaque: opaque(variant), ..Asked::default() });
+        let copy = world.copies.iter().position(|copy| *copy == op).expect("nothing is in its way");
+        world.step_copy(copy);
+    }
+    // The last one was known when the others were forgotten.
+    for (variant, waits) in [(MOST_KNOWN as u64, false), (0, true)] {
+        world.submit(0, 0, 1000, &[]);
+        world.step_cohort(0);
+        let op = world.ask(Asked { stream: 1, opaque: opaque(variant), ..Asked::default() });
+        assert_eq!(!world.copies.contains(&op), waits, "{variant}");
+        world.run_out();
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Stream {
     #[doc(alias = "cudaEventRecord")]
     pub fn record_event(&self) -> Result<Event, Error> {
         let handle =
-            self.submit(RECORD, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?;
+            self.submit(RECORD, Vec::new(), Work::Event { after: None }, Gives::NOTHING)?;
         Ok(Event { handle: Arc::new(handle) })
     }
 
@@ -112,7 +112,7 @@ impl Stream {
         }
         let after = Some(event.handle.completion().clone());
         // The handles of later operations say as much.
-        self.submit(WAIT, Vec::new(), Work::Marker { after }, Gives::NOTHING).map(drop)
+        self.submit(WAIT, Vec::new(), Work::Event { after }, Gives::NOTHING).map(drop)
     }
 
     /// Waits until everything that is in the stream now is done. Failures of single operations are reported through
@@ -124,7 +124,7 @@ impl Stream {
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
     #[doc(alias = "cudaStreamSynchronize")]
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.submit(SYNCHRONIZE, Vec::new(), Work::Marker { after: None }, Gives::NOTHING)?.wait()
+        self.submit(SYNCHRONIZE, Vec::new(), Work::Event { after: None }, Gives::NOTHING)?.wait()
     }
 
     /// Waits until everything that was in the stream at the first poll is done, as [`synchronize`](Stream::synchronize),

@@ -83,7 +83,7 @@ pub(in crate::scheduler) enum Work {
     Program(Box<ProgramJob>),
     Copy(OwnedCopy),
     /// No work. It ends once the operations before it in its stream, and `after`, have ended.
-    Marker {
+    Event {
         after: Option<Arc<Completion>>,
     },
     Opaque(OpaqueJob),
@@ -94,7 +94,7 @@ impl Work {
     /// Whether dropping it may run application code.
     pub fn is_of_others(&self) -> bool {
         match self {
-            Work::Launch { .. } | Work::Copy(_) | Work::Marker { .. } => false,
+            Work::Launch { .. } | Work::Copy(_) | Work::Event { .. } => false,
             Work::Program(program) => program.is_of_others,
             Work::Opaque(job) => job.has_work(),
             Work::ExternalOperation(_) => true,
@@ -110,7 +110,7 @@ impl fmt::Debug for Work {
             }
             Work::Program(job) => job.fmt(f),
             Work::Copy(copy) => f.debug_tuple("Copy").field(copy).finish(),
-            Work::Marker { .. } => f.write_str("Marker"),
+            Work::Event { .. } => f.write_str("Event"),
             Work::Opaque(job) => job.fmt(f),
             Work::ExternalOperation(external) => external.fmt(f),
         }
@@ -406,6 +406,20 @@ impl Core {
         {
             self.armed.pop_front();
             self.disarm(now, op);
+        }
+    }
+
+    /// Asks the policy, if anything has changed.
+    fn settle(&mut self, now: Duration) {
+        let decides = self.engine.is_unsettled(now);
+        let start = if decides { self.accounts.decides() } else { None };
+        // Also if the policy has nothing to decide, because opaque work may wait for the last block to leave.
+        self.engine.settle(now, &mut self.actions);
+        if let Some(start) = start {
+            self.accounts.decided(start.elapsed());
+        }
+        if decides {
+            self.account();
         }
     }
 

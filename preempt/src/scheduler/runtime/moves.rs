@@ -69,7 +69,7 @@ impl Job {
             Work::Program(program) => program.owners.iter().all(holds),
             Work::Copy(copy) => copy.owners().iter().all(holds),
             Work::Opaque(job) => job.owners.iter().all(holds),
-            Work::Marker { .. } | Work::ExternalOperation(_) => true,
+            Work::Event { .. } | Work::ExternalOperation(_) => true,
         }
     }
 
@@ -93,7 +93,7 @@ impl Job {
             // They have the addresses at home, and run there.
             Work::Program(_)
             | Work::Opaque(_)
-            | Work::Marker { .. }
+            | Work::Event { .. }
             | Work::ExternalOperation(_) => {}
         }
     }

@@ -61,6 +61,7 @@ pub(crate) trait Helper: Any + Send + Sync {
     fn stop(&self);
 }
 
+/// A scheduler, as its threads share it: those that submit and wait, and the poller.
 pub(crate) struct Shared {
     pub device: Device,
     pub wait_spin: Duration,
@@ -220,11 +221,12 @@ impl Shared {
         self.combiner.post(Message::Submit(job))
     }
 
-    /// A stream number for the operations of one move, which no other stream of the scheduler has.
+    /// The priorities of the streams that there are.
     pub(in crate::scheduler) fn priorities(&self) -> Arc<Priorities> {
         self.priorities.clone()
     }
 
+    /// A stream number for the operations of one move, which no other stream of the scheduler has.
     pub(in crate::scheduler) fn move_stream(&self) -> u32 {
         // Relaxed: only the number counts. Streams of the application count upwards from 0.
         u32::MAX - self.moves.fetch_add(1, Ordering::Relaxed) % (u32::MAX / 2)

@@ -27,20 +27,6 @@ impl Core {
         self.jobs.values().filter_map(|work| work.entry.as_ref())
     }
 
-    /// Asks the policy, if anything has changed.
-    pub(super) fn settle(&mut self, now: Duration) {
-        let decides = self.engine.is_unsettled(now);
-        let start = if decides { self.accounts.decides() } else { None };
-        // Also if the policy has nothing to decide, because opaque work may wait for the last block to leave.
-        self.engine.settle(now, &mut self.actions);
-        if let Some(start) = start {
-            self.accounts.decided(start.elapsed());
-        }
-        if decides {
-            self.account();
-        }
-    }
-
     /// Records the SMs that launches got and lost, before a launch's end is reported.
     pub(super) fn account(&mut self) {
         for grant in self.engine.grants().drain(..) {

@@ -202,7 +202,7 @@ impl Core {
             uses: &job.uses,
             after: match &job.work {
                 // An event exists only once it was submitted.
-                Work::Marker { after: Some(after) } => after.op.get().copied(),
+                Work::Event { after: Some(after) } => after.op.get().copied(),
                 Work::Program(program) => program.before(),
                 _ => None,
             },

@@ -98,7 +98,7 @@ impl Core {
                 external.start();
                 self.externals.push((op, external.clone()));
             }
-            Some(Work::Marker { .. }) => {
+            Some(Work::Event { .. }) => {
                 self.engine.handle(now, Event::CopyDone { op }, &mut self.actions);
             }
             Some(Work::Opaque(job)) => {
