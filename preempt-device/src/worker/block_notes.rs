@@ -96,7 +96,7 @@ impl BlockNotes {
 }
 
 /// The tasks that are claimed and have not started, after the claim in flight has returned. None if `ahead`
-/// has the bit [`REQUEUED`]; callers that count all claimed tasks pass it without that bit.
+/// has the bit [`REQUEUED`](crate::abi::REQUEUED); callers that count all claimed tasks pass it without that bit.
 #[inline(always)]
 pub(super) fn claimed(notes: &BlockNotes, cohort: &Cohort, ahead: u32) -> Halves {
     let claimed = Halves::unpack(notes.claimed.get());
@@ -112,7 +112,7 @@ pub(super) fn claimed(notes: &BlockNotes, cohort: &Cohort, ahead: u32) -> Halves
     claimed
 }
 
-/// How many of `size` claimed tasks from `start` on exist; none if `start` has the bit [`REQUEUED`].
+/// How many of `size` claimed tasks from `start` on exist; none if `start` has the bit [`REQUEUED`](crate::abi::REQUEUED).
 #[inline(always)]
 pub(super) fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
     (cohort.tasks - cohort.handed).saturating_sub(start).min(size)

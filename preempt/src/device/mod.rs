@@ -26,7 +26,7 @@
 //!
 //! A new back end implements [`Backend`](backend::Backend), [`ControlSource`](control::ControlSource) and
 //! [`DeviceMemory`](backend::DeviceMemory), says what it can do in [`Capabilities`](backend::Capabilities), and passes
-//! [`conformance`]. It knows nothing of policies, streams of the application or handles.
+//! `conformance`. It knows nothing of policies, streams of the application or handles.
 //!
 //! **Queues.** A device has the queues that its capabilities name, and no others are used. Grids of one queue run one
 //! after the other, in the order in which they were launched. Those of different queues run at the same time as far as

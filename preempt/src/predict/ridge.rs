@@ -1,7 +1,7 @@
 //! Trained models, and their file.
 //!
 //! Text. The first line is [`HEADER`]; each other line has a kernel's module and name and a [`Model`], in the order
-//! of [`line`], with tabs between them. All of it is read, or nothing.
+//! of [`line`](fn@line), with tabs between them. All of it is read, or nothing.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The file of tuned factors.
 //!
 //! Text. The first line is [`HEADER`]; each other line has the fields of a [`Key`] and of a [`Tuned`], in the
-//! order of [`line`], with tabs between them.
+//! order of [`line`](fn@line), with tabs between them.
 
 use std::path::Path;
 use std::time::Duration;

@@ -55,7 +55,7 @@ const FAULT_CHECK: Duration = Duration::from_millis(10);
 /// Time, at most, that dropping a scheduler waits for running kernels to stop.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread of a layer above, which ends [external operations](super::ExternalOperation). Closing the scheduler stops
+/// A thread of a layer above, which ends [external operations](super::external::ExternalOperation). Closing the scheduler stops
 /// it.
 pub(crate) trait Helper: Any + Send + Sync {
     fn stop(&self);
