@@ -6,6 +6,7 @@
 //! | `api/buffer` | arrays on devices |
 //! | `api/slice` | ranges of them |
 //! | `api/stream` | launches and copies, and the checks before they are taken in |
+//! | `api/shape` | the shape of a launch on a device, and the checks of grid and block |
 //! | `api/copies` | fills, copies of rows, copies with borrowed memory |
 //! | `api/input`, `api/pinned` | memory of the host that kernels read, or that is copied where it lies |
 //! | `api/footprint` | what blocks of a kernel take of an SM |
@@ -81,6 +82,7 @@ pub use api::pinned::{Loan, LoanFuture, PinnedBuffer};
 pub use api::program::{Program, ProgramBuilder, ProgramCall};
 pub use api::room::{Room, TryLaunch};
 pub use api::scope::Scope;
+pub(crate) use api::shape::Shape;
 pub use api::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 pub use api::stream::Stream;
 pub use api::verify::{Difference, Verification};

@@ -72,7 +72,7 @@ use std::time::{Duration, Instant};
 use preempt_device::host::{Call, Preemption};
 
 use crate::error::{Error, TuningError};
-use crate::scheduler::{Scheduler, Stream};
+use crate::scheduler::{Scheduler, Shape};
 pub use crate::vocabulary::Tuned;
 
 mod cache;
@@ -137,13 +137,13 @@ impl<'a> Tuner<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::launch`], and what becomes of one of the launches
+    /// Those of [`Stream::launch`](crate::Stream::launch), and what becomes of one of the launches
     /// ([`LaunchError::KernelFailed`](crate::error::LaunchError::KernelFailed) and so on); nothing is kept then.
     /// [`TuningError::NotRead`] before anything is launched, and [`TuningError::NotKept`], which has the result, if
     /// there is something wrong with the file.
     pub fn tune(&self, input: &str, call: impl FnMut() -> Call<'static>) -> Result<Tuned, Error> {
         let stream = self.scheduler.stream(0);
-        self.tune_by(&stream, input, call, |call| {
+        self.tune_by(input, call, |call| {
             let start = Instant::now();
             stream.launch(call)?.wait()?;
             Ok(start.elapsed())
@@ -153,13 +153,12 @@ impl<'a> Tuner<'a> {
     /// [`tune`](Self::tune), where `time` says how long a launch takes.
     fn tune_by(
         &self,
-        stream: &Stream,
         input: &str,
         mut call: impl FnMut() -> Call<'static>,
         mut time: impl FnMut(Call<'static>) -> Result<Duration, Error>,
     ) -> Result<Tuned, Error> {
         let first = call();
-        let shape = stream.shape(&first)?;
+        let shape = Shape::of(&first, self.scheduler.device())?;
         let key = self.cache.as_ref().map(|path| {
             let launch = LaunchKey {
                 module: first.kernel().module.into(),
@@ -258,10 +257,9 @@ mod tests {
         let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
         let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
         let tune = |limit: f64, time: fn(u32) -> u64| {
-            let (tuner, stream) = (Tuner::new(&scheduler).samples(3), scheduler.stream(0));
+            let tuner = Tuner::new(&scheduler).samples(3);
             let mut timed = Vec::new();
             let tuned = tuner.overhead(limit).tune_by(
-                &stream,
                 "",
                 || nothing().grid(16).amortize(0).preemption(Preemption::Auto),
                 |call| {

@@ -2,9 +2,9 @@
 
 use preempt_device::host::{Call, HasGrid};
 
+use super::shape::Shape;
 use crate::device::Footprint;
 use crate::error::Error;
-use crate::policy::Priority;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -36,7 +36,7 @@ impl Scheduler {
     /// As for a launch of the call.
     pub fn footprint<G: HasGrid>(&self, call: &Call<'_, G>) -> Result<Footprint, Error> {
         let call = call.clone().with_its_grid();
-        let shape = self.stream(Priority(i32::MIN)).shape(&call)?;
+        let shape = Shape::of(&call, self.device())?;
         let shared = call.shared_bytes().try_into().unwrap_or(u32::MAX);
         let backend = &self.shared().device.inner.backend;
         backend.footprint(call.kernel(), shape.block, shared, shape.occupancy.blocks_per_sm)

@@ -12,6 +12,7 @@ pub(super) mod pinned;
 pub(super) mod program;
 pub(super) mod room;
 pub(super) mod scope;
+pub(super) mod shape;
 pub(super) mod slice;
 pub(super) mod stream;
 pub(super) mod verify;

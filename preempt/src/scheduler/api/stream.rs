@@ -2,18 +2,16 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::abi::{MAX_ARGUMENT_BYTES, MAX_TASKS};
-use preempt_device::host::{
-    Access, Amortize, BufferArg, Call, Dim3, Extents, HasGrid, IntoExtents, Preemption,
-};
+use preempt_device::abi::MAX_ARGUMENT_BYTES;
+use preempt_device::host::{Access, Amortize, BufferArg, Call, Dim3, HasGrid, Preemption};
 use preempt_device::kernel::KernelArg;
 
 use super::handle::{Gives, Handle, HostMemory};
 use super::input::InputMemory;
+use super::shape::Shape;
 use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
 use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
@@ -32,13 +30,6 @@ use crate::scheduler::runtime::priorities::Priorities;
 use crate::sync::{Mutex, lock};
 use crate::vocabulary::{BufferId, ByteRange};
 
-/// Threads, at most, in a block, and in its z extent (CUDA C++ programming guide, compute capabilities).
-const MAX_BLOCK_THREADS: u128 = 1024;
-const MAX_BLOCK_Z: u32 = 64;
-
-/// Blocks, at most, of a grid in y and in z (CUDA C++ programming guide, compute capabilities).
-const MAX_GRID_YZ: u32 = 65_535;
-
 /// Launches and copies in order. Clones are the same stream; any thread can use it.
 ///
 /// An operation runs when everything before it in the stream, and everything that uses the same [ranges](crate::Buffer#ranges)
@@ -52,7 +43,7 @@ const MAX_GRID_YZ: u32 = 65_535;
 pub struct Stream {
     shared: Arc<Shared>,
     id: u32,
-    terms: Arc<Common>,
+    common: Arc<Common>,
     credits: Credits,
 }
 
@@ -60,14 +51,6 @@ pub struct Stream {
 struct Common {
     terms: Mutex<Terms>,
     priorities: Arc<Priorities>,
-}
-
-impl Deref for Common {
-    type Target = Mutex<Terms>;
-
-    fn deref(&self) -> &Mutex<Terms> {
-        &self.terms
-    }
 }
 
 impl Drop for Common {
@@ -93,14 +76,14 @@ impl Stream {
         let terms = Terms { priority, weight: 1, due, latency_limit, longest_plain };
         let priorities = shared.priorities();
         priorities.enter(priority);
-        let terms = Arc::new(Common { terms: Mutex::new(terms), priorities });
-        Stream { shared, id, terms, credits: Credits::default() }
+        let common = Arc::new(Common { terms: Mutex::new(terms), priorities });
+        Stream { shared, id, common, credits: Credits::default() }
     }
 
     /// The same stream with these credits.
     pub(super) fn with(&self, credits: Credits) -> Stream {
-        let (shared, terms) = (self.shared.clone(), self.terms.clone());
-        Stream { shared, id: self.id, terms, credits }
+        let (shared, common) = (self.shared.clone(), self.common.clone());
+        Stream { shared, id: self.id, common, credits }
     }
 
     pub(super) fn credits(&self) -> &Credits {
@@ -114,37 +97,37 @@ impl Stream {
 
     /// The priority of the stream's launches.
     pub fn priority(&self) -> Priority {
-        lock(&self.terms).priority
+        lock(&self.common.terms).priority
     }
 
     /// Changes the priority of the stream's launches: of later launches, and at once of those that wait or run.
     pub fn set_priority(&self, priority: impl Into<Priority>) {
         let priority = priority.into();
-        let mut terms = lock(&self.terms);
+        let mut terms = lock(&self.common.terms);
         let before = std::mem::replace(&mut terms.priority, priority);
         // Under the lock, so that another thread's change neither leaves before it has entered nor the other way round.
-        self.terms.priorities.enter(priority);
-        self.terms.priorities.leave(before);
+        self.common.priorities.enter(priority);
+        self.common.priorities.leave(before);
         drop(terms);
         self.shared.change(Target::Stream(self.id), Change::Priority(priority));
     }
 
     /// The weight of the stream's launches, for policies that share by weight; 1 unless it was set.
     pub fn weight(&self) -> u32 {
-        lock(&self.terms).weight
+        lock(&self.common.terms).weight
     }
 
     /// Changes the weight of the stream's launches: of later launches, and at once of those that wait or run. 0 counts
     /// as 1.
     pub fn set_weight(&self, weight: u32) {
         let weight = weight.max(1);
-        lock(&self.terms).weight = weight;
+        lock(&self.common.terms).weight = weight;
         self.shared.change(Target::Stream(self.id), Change::Weight(weight));
     }
 
     /// Sets the deadline of later launches, as a time after their submission, for policies that use deadlines.
     pub fn set_deadline(&self, due: Option<Duration>) {
-        lock(&self.terms).due = due;
+        lock(&self.common.terms).due = due;
     }
 
     /// Sets the time that blocks of other launches have to leave the SMs that this stream's launches are given: for later
@@ -168,7 +151,7 @@ impl Stream {
     /// # Ok::<(), preempt::Error>(())
     /// ```
     pub fn set_latency_limit(&self, limit: Option<Duration>) {
-        lock(&self.terms).latency_limit = limit;
+        lock(&self.common.terms).latency_limit = limit;
         self.shared.change(Target::Stream(self.id), Change::LatencyLimit(limit));
     }
 
@@ -176,12 +159,12 @@ impl Stream {
     /// [scheduler's limit](crate::SchedulerBuilder::longest_plain) is not shorter: for later launches and programs, and none
     /// with zero. It is for launches that are cancelled where something else needs the device: a plain grid runs to its end.
     pub fn set_longest_plain(&self, time: Option<Duration>) {
-        lock(&self.terms).longest_plain = time;
+        lock(&self.common.terms).longest_plain = time;
     }
 
     /// The time that blocks of other launches have to leave the SMs that this stream's launches are given.
     pub fn latency_limit(&self) -> Option<Duration> {
-        lock(&self.terms).latency_limit
+        lock(&self.common.terms).latency_limit
     }
 
     /// Launches a kernel.
@@ -243,14 +226,14 @@ impl Stream {
 
     /// Time from a submission to its deadline.
     pub(super) fn due(&self) -> Option<Duration> {
-        lock(&self.terms).due
+        lock(&self.common.terms).due
     }
 
     /// A call with everything that is known of it before it is submitted; with the number of the program that it is recorded in.
     pub(super) fn checked(&self, call: Call<'_>, program: Option<u64>) -> Result<Checked, Error> {
         let kernel = call.kernel();
         let name = kernel.name;
-        let Shape { grid, tasks, block, occupancy } = self.shape(&call)?;
+        let Shape { grid, tasks, block, occupancy } = Shape::of(&call, &self.shared.device)?;
         let Occupancy { blocks_per_sm, on_last_sm, leaves_place } = occupancy;
         let bytes = call.args().size();
         if let Some(foreign) = Foreign::of(kernel) {
@@ -282,37 +265,6 @@ impl Stream {
         };
         let launch = KernelLaunch { kernel, args, block, grid, amortize, leaves_place };
         Ok(Checked { launch, uses, spec })
-    }
-
-    /// The shape of a call on this device.
-    pub(crate) fn shape(&self, call: &Call<'_>) -> Result<Shape, Error> {
-        let kernel = call.kernel();
-        let block = check_block(call)?;
-        let asked = call
-            .asked_grid()
-            .ok_or(Error::Configuration(ConfigurationError::NoBlock { kernel: kernel.name }))?;
-        let (grid, tasks) = check_grid(kernel.name, asked)?;
-        if call.args().needs_one_dimension() {
-            check_indices(kernel.name, grid, block)?;
-        }
-        let bytes = call.shared_bytes();
-        if bytes == u64::MAX {
-            let kernel = kernel.name;
-            return Err(Error::Configuration(ConfigurationError::SharedLength { kernel }));
-        }
-        // More than 32 bits are more than any device has.
-        let shared = bytes.try_into().unwrap_or(u32::MAX);
-        let occupancy = self.shared.device.inner.backend.occupancy(kernel, block, shared, tasks)?;
-        if occupancy.blocks_per_sm == 0 {
-            let limit = self.shared.device.properties().shared_per_block;
-            let kernel = kernel.name;
-            return Err(Error::Configuration(ConfigurationError::SharedMemory {
-                kernel,
-                bytes,
-                limit,
-            }));
-        }
-        Ok(Shape { grid, tasks, block, occupancy })
     }
 
     /// Copies `data`, a slice, an array by reference or a `Vec`, to a buffer, or a range of one, of
@@ -482,7 +434,8 @@ impl Stream {
     ) -> (Job, Handle<O>) {
         let completion = Arc::new(Completion::new(self.credits.take(&self.shared)));
         let handle = Handle::new(self.shared.clone(), Arc::clone(&completion), gives);
-        let Terms { priority, weight, latency_limit, longest_plain, .. } = *lock(&self.terms);
+        let Terms { priority, weight, latency_limit, longest_plain, .. } =
+            *lock(&self.common.terms);
         let urgency = Urgency { priority, weight, deadline: None, latency_limit };
         (Job { completion, stream: self.id, name, uses, urgency, longest_plain, work }, handle)
     }
@@ -551,7 +504,10 @@ impl Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("id", &self.id).field("terms", &*lock(&self.terms)).finish()
+        f.debug_struct("Stream")
+            .field("id", &self.id)
+            .field("terms", &*lock(&self.common.terms))
+            .finish()
     }
 }
 
@@ -560,19 +516,6 @@ pub(super) struct Checked {
     pub launch: KernelLaunch,
     pub uses: Vec<Use>,
     pub spec: LaunchSpec,
-}
-
-/// The shape of a launch on a device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    /// The grid, in block-tasks.
-    pub grid: Dim3,
-    /// Block-tasks in the grid.
-    pub tasks: u32,
-    /// Threads in a block.
-    pub block: Dim3,
-    /// An SM holds at least one block.
-    pub occupancy: Occupancy,
 }
 
 /// The name of copies in errors.
@@ -589,48 +532,5 @@ pub(super) fn check_lengths(from: usize, to: usize) -> Result<(), Error> {
     match from == to {
         true => Ok(()),
         false => Err(Error::Argument(ArgumentError::LengthMismatch { from, to })),
-    }
-}
-
-/// The grid, and the number of its block-tasks.
-fn check_grid(kernel: &'static str, asked: Extents) -> Result<(Dim3, u32), Error> {
-    let grid = asked.clamped();
-    match grid.count() {
-        0 => Err(Error::Configuration(ConfigurationError::EmptyGrid { kernel, grid: asked })),
-        tasks if tasks <= u128::from(MAX_TASKS) && grid.y.max(grid.z) <= MAX_GRID_YZ => {
-            Ok((grid, tasks as u32))
-        }
-        _ => Err(Error::Configuration(ConfigurationError::GridTooLarge { kernel, grid: asked })),
-    }
-}
-
-/// Whether the index in x tells all threads apart, in 32 bits.
-fn check_indices(kernel: &'static str, grid: Dim3, block: Dim3) -> Result<(), Error> {
-    Err(Error::Configuration(match [grid.y, grid.z, block.y, block.z] {
-        [1, 1, 1, 1] if grid.count() * block.count() <= 1 << 32 => return Ok(()),
-        [1, 1, 1, 1] => ConfigurationError::TooManyThreads { kernel, grid, block },
-        _ => ConfigurationError::NotOneDimensional { kernel, grid, block },
-    }))
-}
-
-/// The block that a call runs with.
-fn check_block(call: &Call<'_>) -> Result<Dim3, Error> {
-    let kernel = call.kernel().name;
-    let asked = match (call.kernel().block, call.asked_block()) {
-        (Some(fixed), Some(asked)) if fixed.into_extents() != asked => {
-            return Err(Error::Configuration(ConfigurationError::OtherBlock {
-                kernel,
-                fixed,
-                asked,
-            }));
-        }
-        (Some(fixed), _) => fixed.into_extents(),
-        (None, Some(asked)) => asked,
-        (None, None) => return Err(Error::Configuration(ConfigurationError::NoBlock { kernel })),
-    };
-    let block = asked.clamped();
-    match (1..=MAX_BLOCK_THREADS).contains(&block.count()) && block.z <= MAX_BLOCK_Z {
-        true => Ok(block),
-        false => Err(Error::Configuration(ConfigurationError::BadBlock { kernel, block: asked })),
     }
 }

@@ -7,7 +7,7 @@ use crate::engine::fills;
 use crate::error::Error;
 use crate::predict::{Features, Run};
 use crate::scheduler::Scheduler;
-use crate::scheduler::api::stream::Shape;
+use crate::scheduler::Shape;
 
 impl Scheduler {
     /// The features of a launch, as a [`Predictor`](crate::predict::Predictor) gets them before it runs.
@@ -16,7 +16,7 @@ impl Scheduler {
     ///
     /// What is wrong with the grid, the block or the kernel's demands.
     pub fn features(&self, call: &Call<'static>) -> Result<Features<'static>, Error> {
-        let Shape { tasks, block, .. } = self.stream(0).shape(call)?;
+        let Shape { tasks, block, .. } = Shape::of(call, self.device())?;
         Ok(features(call.kernel(), call.args(), tasks, block))
     }
 
@@ -35,7 +35,7 @@ impl Scheduler {
     ) -> Result<Vec<Run<'static>>, Error> {
         let (stream, sms) = (self.stream(0), self.device().properties().sms);
         let profile = |call: Call<'static>| {
-            let shape = stream.shape(&call)?;
+            let shape = Shape::of(&call, self.device())?;
             let launch = features(call.kernel(), call.args(), shape.tasks, shape.block);
             let report = stream.launch(call)?.wait()?;
             let fills = fills(shape.tasks, sms);
