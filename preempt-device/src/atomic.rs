@@ -136,6 +136,32 @@ impl Reach {
 /// A number that threads read and write atomically. Its layout is the number's.
 ///
 /// `S` is the [`Scope`]; see the [module](self).
+///
+/// ```
+/// use preempt_device::atomic::{Atomic, AtomicU32, Block, Ordering::Relaxed};
+/// use preempt_device::prelude::*;
+///
+/// /// Adds to `counts[n]` how often `n` is in `x`, for 256 values.
+/// #[preemptible(block = 256)]
+/// pub fn histogram(x: &[u8], counts: SliceMut<u32>) {
+///     let own = shared_array![u32; 256];
+///     let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+///     // SAFETY: `t` is below 256, and each thread writes its own element before the barrier.
+///     unsafe { own.add(t).write(0) }
+///     thread::sync_threads();
+///     if i < x.len() {
+///         // SAFETY: the address is in shared memory; between the barriers all accesses are atomic, by this block alone.
+///         let count = unsafe { Atomic::<u32, Block>::from_ptr(own.add(x[i] as usize)) };
+///         count.fetch_add(1, Relaxed);
+///     }
+///     thread::sync_threads();
+///     if t < counts.len() {
+///         // SAFETY: `t` is below both lengths; all blocks access `counts` by atomics for the device.
+///         let (count, all) = unsafe { (own.add(t).read(), AtomicU32::from_ptr(counts.as_mut_ptr().add(t))) };
+///         all.fetch_add(count, Relaxed);
+///     }
+/// }
+/// ```
 #[repr(transparent)]
 pub struct Atomic<T, S = Device> {
     value: UnsafeCell<T>,
@@ -248,6 +274,15 @@ impl<T: AtomicValue, S: Scope> Atomic<T, S> {
 
     /// Stores what `update` makes of the value, again and again until no other thread has changed the value in
     /// between. Returns the previous value: in `Err` if `update` gives `None`.
+    ///
+    /// ```
+    /// use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
+    ///
+    /// // One slot is left, and is taken once.
+    /// let slots = AtomicU32::new(1);
+    /// let take = || slots.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+    /// assert_eq!([take(), take()], [Ok(1), Err(0)]);
+    /// ```
     ///
     /// # Panics
     ///

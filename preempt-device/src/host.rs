@@ -438,6 +438,17 @@ impl<'a, G> Call<'a, G> {
     }
 
     /// Sets how this launch shares the device; otherwise it is the scheduler's setting.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 256)]
+    /// # fn nothing() {}
+    /// use preempt_device::host::Preemption;
+    ///
+    /// // It may be cancelled: its blocks leave behind their block-tasks then, and those of a plain grid do not.
+    /// let call = nothing().threads(1000).preemption(Preemption::Preemptible);
+    /// assert_eq!(call.preemption_mode(), Some(Preemption::Preemptible));
+    /// ```
     pub fn preemption(mut self, preemption: Preemption) -> Call<'a, G> {
         self.preemption = Some(preemption);
         self

@@ -9,6 +9,27 @@ use crate::kernel::SliceMut;
 /// the pointer. The contents are uninitialised at the start, and lost when the block-task ends. Other threads
 /// write the array, so this is a pointer and not a reference: call
 /// [`sync_threads`](crate::thread::sync_threads) between writing and reading.
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Reverses `x` within each run of 256 elements; its length is a multiple of 256.
+/// #[preemptible(block = 256)]
+/// pub fn reverse(x: &[u32], out: SliceMut<u32>) {
+///     let run = shared_array![u32; 256];
+///     let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+///     if i < x.len() {
+///         // SAFETY: `t` is below 256, and each thread writes its own element.
+///         unsafe { run.add(t).write(x[i]) }
+///     }
+///     // All threads of the block, also those past the end.
+///     thread::sync_threads();
+///     if i < out.len() {
+///         // SAFETY: the other thread has written before the barrier; each writes its own element of `out`.
+///         unsafe { out.write(i, run.add(255 - t).read()) }
+///     }
+/// }
+/// ```
 #[macro_export]
 macro_rules! shared_array {
     ($($tokens:tt)*) => {

@@ -70,6 +70,27 @@ pub fn index_1d() -> u32 {
 }
 
 /// The thread's index in a two-dimensional grid of two-dimensional blocks.
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// `out` becomes the transpose of `x`, which has `rows` rows of `columns` elements, row by row.
+/// #[preemptible(block = (16, 16))]
+/// pub fn transpose(x: &[f32], rows: u32, columns: u32, out: SliceMut<f32>) {
+///     let at = thread::index_2d();
+///     if at.x < columns && at.y < rows {
+///         let (from, to) = (at.y * columns + at.x, at.x * rows + at.y);
+///         // SAFETY: each thread writes its own element.
+///         unsafe { out.write(to as usize, x[from as usize]) }
+///     }
+/// }
+///
+/// # fn example<'a>(x: impl preempt_device::host::ReadArg<'a, f32>, out: impl preempt_device::host::WriteArg<'a, f32>) {
+/// let (rows, columns) = (100, 40);
+/// let call = transpose(x, rows, columns, out).threads((columns, rows));
+/// assert_eq!((call.grid_dim().x, call.grid_dim().y), (3, 7));
+/// # }
+/// ```
 #[inline(always)]
 pub fn index_2d() -> UVec2 {
     UVec2 { x: index_1d(), y: block_idx_y() * block_dim_y() + thread_idx_y() }
@@ -155,6 +176,42 @@ pub fn sync_threads() {
 }
 
 /// Waits as [`sync_threads`] does, and returns the number of threads whose `predicate` is not 0.
+///
+/// All threads of the block get the same number, so they leave a loop together:
+///
+/// ```
+/// use preempt_device::prelude::*;
+///
+/// /// Sorts each run of 64 elements of `x`, by exchanges of neighbours.
+/// #[preemptible(block = 32)]
+/// pub fn sort(x: SliceMut<u32>) {
+///     let start = 64 * thread::block_idx_x() as usize;
+///     let end = x.len().min(start + 64);
+///     loop {
+///         let mut swapped = 0;
+///         let mut odd = 0;
+///         while odd < 2 {
+///             let i = start + 2 * thread::thread_idx_x() as usize + odd;
+///             if i + 1 < end {
+///                 // SAFETY: between two barriers no other thread has these two elements.
+///                 unsafe {
+///                     let (left, right) = (x.read(i), x.read(i + 1));
+///                     if left > right {
+///                         x.write(i, right);
+///                         x.write(i + 1, left);
+///                         swapped = 1;
+///                     }
+///                 }
+///             }
+///             thread::sync_threads();
+///             odd += 1;
+///         }
+///         if thread::sync_threads_count(swapped) == 0 {
+///             break;
+///         }
+///     }
+/// }
+/// ```
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 #[doc(alias = "__syncthreads_count")]

@@ -1,8 +1,32 @@
 //! Shuffles, votes, matches and reductions between the 32 threads of a warp; the names are `cuda_std`'s.
 //!
-//! Each of them, but for [`lane_id`] and [`activemask`], waits until every thread in `mask` has made the same call, at the same place in the source.
-//! On the GPU, a thread in `mask` that returned or waits elsewhere hangs the warp. On the CPU device the
-//! launch fails with an error. Threads past the end of the block do not count.
+//! Each of them, but for [`lane_id`] and [`activemask`], waits until every thread in `mask` has made the same call, at the
+//! same place in the source. On the GPU, a thread in `mask` that returned or waits elsewhere hangs the warp. On the CPU
+//! device the launch fails with an error. Threads past the end of the block do not count.
+//!
+//! ```
+//! use preempt_device::prelude::*;
+//!
+//! /// `sums[w]` becomes the sum of the 32 elements of `x` that warp `w` of the grid has.
+//! #[preemptible(block = 256)]
+//! pub fn sums(x: &[f32], sums: SliceMut<f32>) {
+//!     let i = thread::index_1d() as usize;
+//!     // Lanes past the end of `x` take part with 0: the others would wait for them.
+//!     let mut sum = if i < x.len() { x[i] } else { 0.0 };
+//!     let mut delta = 16;
+//!     while delta > 0 {
+//!         // SAFETY: all lanes of the warp make this call, with the same mask and width.
+//!         let (other, _) = unsafe { warp::warp_shuffle_down(warp::FULL_MASK, sum, delta, 32) };
+//!         sum += other;
+//!         delta /= 2;
+//!     }
+//!     // Lane 0 has the sum of all lanes; what the others have is of no use.
+//!     if warp::lane_id() == 0 && i / 32 < sums.len() {
+//!         // SAFETY: lane 0 of each warp writes an element of its own.
+//!         unsafe { sums.write(i / 32, sum) }
+//!     }
+//! }
+//! ```
 
 use crate::target;
 
@@ -82,8 +106,8 @@ macro_rules! shuffles {
         $(
             $(#[$doc])*
             ///
-            /// `width` splits the warp into groups of 1, 2, 4, 8, 16 or 32 lanes. Returns the value, and
-            /// whether the source lane lies within the group. If it does not, the value is the thread's own.
+            /// `width` splits the warp into groups of as many lanes. It is 1, 2, 4, 8, 16 or 32; with another width the
+            /// launch fails on the CPU device.
             ///
             /// # Safety
             ///
@@ -108,16 +132,21 @@ macro_rules! shuffles {
     };
 }
 shuffles! {
-    /// The value of the lane whose number is larger by `delta`.
+    /// The value of the lane whose number is larger by `delta`, and whether that lane lies within the group. If it does not,
+    /// the value is the thread's own. `delta` is below 32.
     #[doc(alias = "__shfl_down_sync")]
     warp_shuffle_down delta;
-    /// The value of the lane whose number is smaller by `delta`.
+    /// The value of the lane whose number is smaller by `delta`, and whether that lane lies within the group. If it does not,
+    /// the value is the thread's own. `delta` is below 32.
     #[doc(alias = "__shfl_up_sync")]
     warp_shuffle_up delta;
-    /// The value of the lane whose number is the caller's XOR `lane_mask`.
+    /// The value of the lane whose number is the caller's XOR `lane_mask`, and whether that lane lies within the group, or
+    /// within one of smaller lanes, which can be read, too. If it does not, the value is the thread's own. `lane_mask` is
+    /// below 32.
     #[doc(alias = "__shfl_xor_sync")]
     warp_shuffle_xor lane_mask;
-    /// The value of lane `index` of the group.
+    /// The value of lane `index` of the group, and `true`: the index counts modulo `width`, so the lane always lies within the
+    /// group.
     #[doc(alias = "__shfl_sync")]
     warp_shuffle_idx index;
 }

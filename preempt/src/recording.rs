@@ -198,6 +198,28 @@ impl Recording {
 
     /// Writes the recording to a file, as JSON.
     ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn nothing() {}
+    /// use preempt::Scheduler;
+    /// use preempt::policy::StaticPriority;
+    /// use preempt::recording::Recording;
+    ///
+    /// let scheduler = Scheduler::builder().policy(StaticPriority::new()).recording(true).build()?;
+    /// scheduler.stream(0).launch(nothing().grid(100))?.wait()?;
+    /// scheduler.synchronize()?;
+    /// let path = std::env::temp_dir().join(format!("recording-{}.json", std::process::id()));
+    /// scheduler.recording().expect("asked for").save(&path)?;
+    ///
+    /// // Another day, without the device.
+    /// let recording = Recording::load(&path)?;
+    /// assert_eq!(recording.launches(), 1);
+    /// assert!(recording.replay(StaticPriority::new())?.is_identical());
+    /// # std::fs::remove_file(path).expect("there");
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`RecordingError::File`].
@@ -206,7 +228,7 @@ impl Recording {
         std::fs::write(&path, text).map_err(|error| file_error(path.as_ref(), error))
     }
 
-    /// Reads a recording from a file.
+    /// Reads a recording from a file, which [`save`](Recording::save) has written; there is an example.
     ///
     /// # Errors
     ///

@@ -94,6 +94,27 @@ impl Execution {
     /// Goes on with another plan for the same jobs, such as one for what [remains](Execution::remaining) of them when
     /// another one has arrived. It takes effect at the next arrival or departure of a launch, or end of an interval.
     ///
+    /// The seconds of the plan's jobs are what is left of each from now on, as [`remaining`](Execution::remaining) gives it,
+    /// and not what it takes from its beginning.
+    ///
+    /// ```
+    /// use preempt::coschedule::{CoSchedule, Job, Sharing, Speeds};
+    ///
+    /// let plan_for = |seconds: &[f64]| {
+    ///     let jobs: Vec<Job> = ["a", "b", "c"].into_iter().zip(seconds).map(|(name, &left)| Job::new(name, left)).collect();
+    ///     CoSchedule::plan(&jobs, &Speeds::from_fn(Sharing::AllSms, 3, |_, _| 0.8)?)
+    /// };
+    /// // The third job is not there yet.
+    /// let execution = plan_for(&[2.0, 1.0, 0.0])?.execution();
+    ///
+    /// // Later, when it arrives. Of the others it is what is left of them.
+    /// let mut left = execution.remaining();
+    /// left[2] = 3.0;
+    /// execution.replan(plan_for(&left)?)?;
+    /// assert_eq!(execution.remaining(), [2.0, 1.0, 3.0]); // nothing ran in this example
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`CoscheduleError::OtherTasks`] if it has more or fewer jobs.

@@ -21,7 +21,7 @@ pub struct CpuLayout {
 }
 
 impl CpuLayout {
-    /// This number of SMs, from 1 to 1024, with one block each.
+    /// This number of SMs, from 1 to 1023, with one block each.
     pub const fn sms(sms: u32) -> CpuLayout {
         CpuLayout { sms, blocks_per_sm: 1, memory: None, has_peers: true }
     }

@@ -50,7 +50,7 @@ pub enum PoolError {
     NotReplayable {
         /// The task's name.
         task: Arc<str>,
-        /// The kernel, or "copy".
+        /// The name of the kernel or program, or "copy", or "fill".
         operation: &'static str,
     },
     /// What the operations of a task give once it was told to leave its device. The pool runs the task again; its body returns

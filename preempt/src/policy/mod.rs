@@ -222,8 +222,67 @@ pub trait Policy: Send {
         }
     }
 
-    /// When it wants to be asked again although nothing else happens, such as at the end of a quota. Asked for after
-    /// each plan.
+    /// When it wants to be asked again although nothing else happens, such as at the end of a quota: a time on the clock of
+    /// `now`, as the other hooks have it, and not from now on. Asked for after each plan.
+    ///
+    /// ```
+    /// use std::collections::VecDeque;
+    /// use std::time::Duration;
+    ///
+    /// use preempt::LaunchId;
+    /// use preempt::policy::{Arrival, DeviceView, Packing, Plan, Policy};
+    /// use preempt::sim::{KernelModel, Machine, Simulation, Workload};
+    ///
+    /// const TURN: Duration = Duration::from_millis(1);
+    ///
+    /// /// Launches run in turns of a millisecond.
+    /// #[derive(Default)]
+    /// struct Turns {
+    ///     /// The first one has its turn.
+    ///     queue: VecDeque<LaunchId>,
+    ///     until: Duration,
+    /// }
+    ///
+    /// impl Policy for Turns {
+    ///     fn name(&self) -> &str {
+    ///         "turns"
+    ///     }
+    ///
+    ///     fn arrived(&mut self, _now: Duration, launch: Arrival) {
+    ///         self.queue.push_back(launch.id);
+    ///     }
+    ///
+    ///     fn departed(&mut self, _now: Duration, launch: LaunchId) {
+    ///         self.queue.retain(|&other| other != launch);
+    ///     }
+    ///
+    ///     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+    ///         if now >= self.until {
+    ///             let last = self.queue.pop_front();
+    ///             self.queue.extend(last);
+    ///             self.until = now + TURN;
+    ///         }
+    ///         plan.share(self.queue.iter().copied(), Packing::Spread, device);
+    ///     }
+    ///
+    ///     // Nothing else says that a turn is over.
+    ///     fn wake(&self) -> Option<Duration> {
+    ///         (self.queue.len() > 1).then_some(self.until)
+    ///     }
+    /// }
+    ///
+    /// let ms = Duration::from_millis;
+    /// let mut workload = Workload::new(1);
+    /// for _ in 0..2 {
+    ///     let stream = workload.stream(0);
+    ///     workload.launch(stream, &KernelModel::new("long", ms(10), 10_000), Duration::ZERO);
+    /// }
+    /// let results = Simulation::new(Machine::h200(), Turns::default()).run(&workload)?;
+    /// // One after the other, the first one would end after 10 ms.
+    /// assert!(results.launches.iter().all(|launch| launch.done > ms(15)));
+    /// # assert!(results.policy_error.is_none());
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     fn wake(&self) -> Option<Duration> {
         None
     }

@@ -83,6 +83,35 @@ impl ModelDevice {
 
     /// Gives each launch the SMs that the plan grants it, and none to the others. Where ranges overlap, which the
     /// engine refuses, an SM belongs to the launch that was made last.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use preempt::policy::{Hpf, ModelDevice, Plan, Policy, SmRange};
+    ///
+    /// let ms = Duration::from_millis;
+    /// let (mut device, mut policy) = (ModelDevice::new(8), Hpf::new());
+    /// let mut plan = Plan::default();
+    /// let long = device.launch(1000);
+    /// device.set_remaining(long.id, ms(50));
+    /// policy.arrived(ms(0), long);
+    /// policy.assign(ms(0), &device, &mut plan);
+    /// device.follow(&plan);
+    ///
+    /// // Now the long launch has all SMs. A short one takes them, ..
+    /// let short = device.launch(1000);
+    /// device.set_remaining(short.id, ms(25));
+    /// policy.arrived(ms(1), short);
+    /// let mut plan = Plan::default();
+    /// policy.assign(ms(1), &device, &mut plan);
+    /// assert_eq!(plan.grants(), [(short.id, SmRange::new(0, 8))]);
+    ///
+    /// // .. unless that costs more than it gains.
+    /// device.set_yield_overhead(long.id, ms(30), ms(0));
+    /// let mut plan = Plan::default();
+    /// policy.assign(ms(1), &device, &mut plan);
+    /// assert_eq!(plan.grants(), [(long.id, SmRange::new(0, 8))]);
+    /// ```
     pub fn follow(&mut self, plan: &Plan) {
         for model in self.launches.values_mut() {
             model.range = SmRange::EMPTY;

@@ -222,6 +222,30 @@ impl<T> TaskHandle<T> {
 
     /// Waits for the result, at most for `timeout`; gives the handle back if it is not there then.
     ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use preempt::Device;
+    /// use preempt::pool::{Class, Pool, Task};
+    ///
+    /// let pool = Pool::builder().device(Device::cpu()?).build()?;
+    /// let service = pool.application(Class::UserFacing);
+    /// let sum = Task::new("sum", |run| {
+    ///     let x = run.buffer(&[1, 2, 3])?;
+    ///     Ok(run.download(&x)?.iter().sum::<u32>())
+    /// });
+    /// let answer = match service.submit(&sum)?.wait_timeout(Duration::from_millis(1)) {
+    ///     Ok(answer) => answer?,
+    ///     Err(handle) => {
+    ///         let (answer, report) = handle.wait_with_report()?;
+    ///         println!("it took {:?}", report.turnaround);
+    ///         answer
+    ///     }
+    /// };
+    /// assert_eq!(answer, 6);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Application::submit`] says.

@@ -94,6 +94,51 @@ pub struct Run<'a> {
 /// The thread that drives the scheduler calls it and waits for it, so neither method may wait for the scheduler. A
 /// predictor that panics is dropped: nothing is predicted from then on, and
 /// [`Scheduler::predictor_error`](crate::Scheduler::predictor_error) says so.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::time::Duration;
+///
+/// use preempt::Scheduler;
+/// use preempt::policy::EarliestDeadline;
+/// use preempt::predict::{Features, Predictor};
+///
+/// /// What the longest launch of each kernel has taken: with deadlines, too much is better than too little.
+/// #[derive(Default)]
+/// struct Longest(HashMap<String, Duration>);
+///
+/// impl Predictor for Longest {
+///     fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+///         self.0.get(launch.kernel).copied()
+///     }
+///
+///     fn finished(&mut self, launch: &Features<'_>, took: Duration) {
+///         let longest = self.0.entry(launch.kernel.to_owned()).or_default();
+///         *longest = took.max(*longest);
+///     }
+/// }
+///
+/// // In a unit test.
+/// let launch = Features {
+///     module: "kernels",
+///     kernel: "squares",
+///     grid: 100,
+///     block: 256,
+///     input_bytes: 0,
+///     shared_bytes: 0,
+/// };
+/// let (mut longest, ms) = (Longest::default(), Duration::from_millis);
+/// assert_eq!(longest.predict(&launch), None);
+/// [3, 5, 4].into_iter().for_each(|time| longest.finished(&launch, ms(time)));
+/// assert_eq!(longest.predict(&launch), Some(ms(5)));
+///
+/// let scheduler = Scheduler::builder()
+///     .policy(EarliestDeadline::new())
+///     .predictor(longest)
+///     .build()?;
+/// # let _ = scheduler;
+/// # Ok::<(), preempt::Error>(())
+/// ```
 pub trait Predictor: Send {
     /// Predicts how long a launch will take, alone on as many SMs as it can fill; `None` if it cannot tell. Asked
     /// once for each launch, when it is submitted.

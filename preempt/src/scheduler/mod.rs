@@ -194,6 +194,25 @@ impl Scheduler {
     /// request is larger than all memory that could become free. A thread that waits for memory that it holds itself
     /// waits until the timeout, because the scheduler cannot see that.
     ///
+    /// ```
+    /// use std::thread;
+    /// use std::time::Duration;
+    ///
+    /// use preempt::{CpuLayout, Device, Scheduler};
+    ///
+    /// // A device with room for one of the buffers.
+    /// let device = Device::cpu_with(CpuLayout::sms(2).memory(4096))?;
+    /// let scheduler = Scheduler::builder().device(device).build()?;
+    /// let first = scheduler.zeroed::<u8>(4096)?;
+    /// assert!(scheduler.zeroed::<u8>(4096).is_err());
+    ///
+    /// let other = thread::spawn(move || drop(first));
+    /// let second = scheduler.zeroed_within::<u8>(4096, Duration::from_secs(60))?;
+    /// assert_eq!(second.len(), 4096);
+    /// # other.join().expect("it does not panic");
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory),
@@ -308,6 +327,25 @@ impl Scheduler {
 
     /// Statistics since the scheduler was built: launches, their turnaround times and shares of the device, for each
     /// stream and priority, and the times of the scheduler's decisions.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let mut out = scheduler.zeroed::<u32>(1000)?;
+    /// let (first, second) = (scheduler.stream(0), scheduler.stream(0));
+    /// for stream in [&first, &first, &second] {
+    ///     stream.launch(squares(&mut out).threads(1000))?.detach();
+    /// }
+    /// scheduler.synchronize()?;
+    ///
+    /// let stats = scheduler.stats();
+    /// assert_eq!((stats.total.done, stats.total.failed), (3, 0));
+    /// let of_first = stats.streams.iter().find(|of| of.stream == first.id());
+    /// assert_eq!(of_first.map(|of| of.launches.done), Some(2));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
@@ -318,6 +356,23 @@ impl Scheduler {
     /// range of SMs that launches had. A slice is a launch while it had the same SMs. Times count from the building of
     /// the scheduler. Submissions wait while the timeline is copied, about a millisecond if it is long, but not while
     /// it is written.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// let scheduler = preempt::Scheduler::builder().trace(10_000).build()?;
+    /// # let (stream, mut out) = (scheduler.stream(0), scheduler.zeroed::<u32>(1000)?);
+    /// stream.launch(squares(&mut out).threads(1000))?.wait()?;
+    /// scheduler.synchronize()?;
+    /// let path = std::env::temp_dir().join(format!("timeline-{}.json", std::process::id()));
+    /// let dropped = scheduler.write_trace(&path)?;
+    /// assert_eq!(dropped, 0);
+    /// # let text = std::fs::read_to_string(&path).expect("written");
+    /// # std::fs::remove_file(path).expect("there");
+    /// # assert!(text.contains("squares"));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -523,9 +578,13 @@ impl SchedulerBuilder {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Taken`](crate::error::DeviceError::Taken) if the device has a scheduler;
-    /// [`ConfigurationError::Cost`]; errors of the texts of [PTX](SchedulerBuilder::ptx); [`Error::Thread`] if the operating
-    /// system gives no thread.
+    /// [`DeviceError::Taken`](crate::error::DeviceError::Taken) if the device has a scheduler, or
+    /// [`DeviceError::Split`](crate::error::DeviceError::Split) if it has parts; [`ConfigurationError::Cost`] for a
+    /// [cost](SchedulerBuilder::costs) of more than a day; [`CodeError`](crate::error::CodeError) for
+    /// [kernels](SchedulerBuilder::kernels) that the GPU does not load, and for texts of [PTX](SchedulerBuilder::ptx);
+    /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory) if there is no room for the
+    /// [memory of checkpoints](SchedulerBuilder::checkpoint_memory); [`Error::Thread`] if the operating system gives no thread.
+    /// On a GPU also errors of the driver.
     pub fn build(self) -> Result<Scheduler, Error> {
         if let Some(cost) =
             self.settings.costs.map(|costs| costs.longest()).filter(|&cost| cost > DAY)

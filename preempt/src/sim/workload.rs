@@ -195,6 +195,27 @@ impl Workload {
     /// Launches of a kernel or of a program that are submitted at these arrivals before `until`, independent of earlier
     /// ones. All kernels of a program have the same size.
     ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use preempt::policy::StaticPriority;
+    /// use preempt::sim::{Arrivals, KernelModel, Machine, Simulation, Sizes, Workload};
+    ///
+    /// let ms = Duration::from_millis(1);
+    /// let mut workload = Workload::new(1);
+    /// let (batch, control) = (workload.stream(0), workload.stream(10));
+    /// // Requests of many sizes, now and then, and a step of the same size every 2 ms.
+    /// let (request, step) = (KernelModel::new("request", ms, 1000), KernelModel::new("step", ms / 10, 132));
+    /// let sizes = Sizes::Pareto { shape: 1.5, most: 20.0 };
+    /// workload.arrive(batch, &request, &Arrivals::Poisson(5 * ms), sizes, 100 * ms)?;
+    /// workload.arrive(control, &step, &Arrivals::Periodic(2 * ms), Sizes::Same, 100 * ms)?;
+    ///
+    /// let results = Simulation::new(Machine::h200(), StaticPriority::new()).run(&workload)?;
+    /// assert_eq!(results.of(control).count(), 50);
+    /// assert!(results.of(batch).all(|launch| (1000..=20_000).contains(&launch.tasks)));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`SimulationError::GivenUp`] if no time passes between two arrivals, or the sizes have no distribution.

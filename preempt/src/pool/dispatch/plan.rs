@@ -7,6 +7,29 @@ use super::{Count, Order, State, TaskNumber};
 use crate::pool::terms::Class;
 
 /// Decides which tasks start where, and which are stopped.
+///
+/// ```
+/// use preempt::pool::{Class, PoolPlan, PoolPolicy};
+/// use preempt::sim::pool::{JobMix, PoolSimulation, PoolWorkload, SLA};
+///
+/// /// Keeps one of several devices for user-facing tasks, and stops none.
+/// #[derive(Debug)]
+/// struct OneKept;
+///
+/// impl PoolPolicy for OneKept {
+///     fn decide(&mut self, plan: &mut PoolPlan<'_>) {
+///         let devices = plan.devices();
+///         plan.serve(Class::UserFacing, devices);
+///         plan.serve(Class::Batch, devices.saturating_sub(1));
+///     }
+/// }
+///
+/// let workload = PoolWorkload::datacenter(JobMix::W1, 4, 0.5, 1);
+/// let results = PoolSimulation::new(4, OneKept).run(&workload)?;
+/// println!("{:.1} % of the user-facing tasks are late", 100.0 * results.late(SLA));
+/// assert_eq!(results.yields(), 0);
+/// # Ok::<(), preempt::Error>(())
+/// ```
 pub trait PoolPolicy: Debug + Send {
     /// Decides, whenever a task has come, has ended or was stopped, and at each [wake](PoolPolicy::wake).
     fn decide(&mut self, plan: &mut PoolPlan<'_>);

@@ -166,13 +166,30 @@ impl<T> Handle<T> {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::Cancelled`], [`LaunchError::KernelFailed`], [`LaunchError::InputLost`] or
-    /// [`LaunchError::SchedulerDropped`].
+    /// [`LaunchError::Cancelled`], [`LaunchError::KernelFailed`], [`LaunchError::InputLost`], [`LaunchError::NotAdmitted`],
+    /// [`LaunchError::SchedulerDropped`], or [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost).
     pub fn wait(&self) -> Result<T, Error> {
         self.output(self.ending())
     }
 
     /// Waits until the operation is done, at most for `timeout`; `None` if it is not done then.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// use std::time::Duration;
+    ///
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let (stream, mut out) = (scheduler.stream(0), scheduler.zeroed::<u32>(1000)?);
+    /// let launch = stream.launch(squares(&mut out).threads(1000))?;
+    /// match launch.wait_timeout(Duration::from_millis(10)) {
+    ///     Some(ended) => assert_eq!(ended?.tasks, 32),
+    ///     // It takes too long, and goes on unless it is told to stop.
+    ///     None => launch.cancel(),
+    /// }
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -208,6 +225,25 @@ impl<T> Handle<T> {
     /// What it wrote until then stays in its buffers, and later operations go on with that. An operation that was to
     /// replace the contents of a buffer on another device loses them instead
     /// ([`InputLost`](LaunchError::InputLost)). A copy that has started is completed, and so is opaque work.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// use preempt::Error;
+    /// use preempt::error::LaunchError;
+    ///
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let (stream, mut out) = (scheduler.stream(0), scheduler.zeroed::<u32>(32_000)?);
+    /// let launch = stream.launch(squares(&mut out).threads(32_000))?;
+    /// launch.cancel();
+    /// match launch.wait() {
+    ///     Err(Error::Launch(LaunchError::Cancelled { done, tasks })) => println!("{done} of {tasks} block-tasks ran"),
+    ///     // It was complete before.
+    ///     ended => assert_eq!(ended?.tasks, 1000),
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn cancel(&self) {
         if !self.completion.is_done() {
             self.shared.cancel(self.completion.clone());

@@ -281,7 +281,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// As for [`Stream::launch_program`].
+    /// As for [`Stream::launch_program`]; [`ProgramError::OfRuns`] for a program that a run of a pool's task has recorded.
     pub fn arm(&self) -> Result<(), Error> {
         self.check_runs()?;
         if lock(&self.armed).as_ref().is_some_and(|last| last.armed.waits()) {
@@ -315,7 +315,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// As for [`Stream::launch_program`].
+    /// As for [`Stream::launch_program`]; [`ProgramError::OfRuns`] for a program that a run of a pool's task has recorded.
     pub fn launch(&self) -> Result<Handle<LaunchReport>, Error> {
         self.check_runs()?;
         // The lock is let go before the core may run.

@@ -72,6 +72,16 @@ impl Stream {
     }
 
     /// Room for one operation, if there is some now.
+    ///
+    /// ```
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let (stream, mut buffer) = (scheduler.stream(0), scheduler.zeroed::<f32>(1000)?);
+    /// match stream.try_room() {
+    ///     Some(room) => room.fill(&mut buffer, 1.5)?.detach(),
+    ///     None => println!("64 operations are outstanding"),
+    /// }
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     pub fn try_room(&self) -> Option<Room> {
         let credits = self.credits().try_reserve()?;
         Some(Room { stream: self.with(credits) })

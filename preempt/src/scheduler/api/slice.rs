@@ -20,6 +20,30 @@ use crate::vocabulary::BufferId;
 /// Copies take it as it is. A kernel takes what [`as_slice`](DeviceSlice::as_slice) gives.
 pub trait DeviceSlice<T> {
     /// All of its elements.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// /// `out[0]` becomes the sum of all of `x`.
+    /// #[preemptible(block = 1)]
+    /// fn sum(x: &[u32], out: SliceMut<u32>) {
+    ///     // SAFETY: one block-task of one thread.
+    ///     unsafe { out.write(0, x.iter().sum()) }
+    /// }
+    ///
+    /// use preempt::{Buffer, DeviceSlice, Error, Stream};
+    ///
+    /// fn total(stream: &Stream, x: &impl DeviceSlice<u32>, out: &mut Buffer<u32>) -> Result<u32, Error> {
+    ///     stream.launch(sum(x.as_slice(), &mut *out).grid(1))?.detach();
+    ///     Ok(stream.download(out)?.wait()?[0])
+    /// }
+    ///
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let stream = scheduler.stream(0);
+    /// let (x, mut out) = (scheduler.buffer(&[1, 2, 3, 4])?, scheduler.zeroed(1)?);
+    /// assert_eq!(total(&stream, &x, &mut out)?, 10);
+    /// assert_eq!(total(&stream, &x.slice(..2)?, &mut out)?, 3);
+    /// # Ok::<(), Error>(())
+    /// ```
     fn as_slice(&self) -> BufferSlice<'_, T>;
 }
 
@@ -28,6 +52,39 @@ pub trait DeviceSlice<T> {
 /// Copies take it as it is. A kernel takes what [`as_slice_mut`](DeviceSliceMut::as_slice_mut) gives.
 pub trait DeviceSliceMut<T>: DeviceSlice<T> {
     /// All of its elements.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// /// `out[i] = x[i] * x[i]`
+    /// #[preemptible(block = 32)]
+    /// fn squares(x: &[u32], out: PerThread<u32>) {
+    ///     if let Some(own) = out.own() {
+    ///         own.set(x[own.index()] * x[own.index()]);
+    ///     }
+    /// }
+    ///
+    /// use preempt::{DeviceSlice, DeviceSliceMut, Error, Stream};
+    ///
+    /// /// The squares of a buffer or a range, into one of the same length.
+    /// fn square(
+    ///     stream: &Stream,
+    ///     x: &impl DeviceSlice<u32>,
+    ///     out: &mut impl DeviceSliceMut<u32>,
+    /// ) -> Result<(), Error> {
+    ///     let (x, out) = (x.as_slice(), out.as_slice_mut());
+    ///     let threads = out.len() as u32;
+    ///     stream.launch(squares(x, out).threads(threads))?.wait()?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let stream = scheduler.stream(0);
+    /// let (x, mut out) = (scheduler.buffer(&[1, 2, 3, 4])?, scheduler.zeroed(4)?);
+    /// square(&stream, &x, &mut out)?;
+    /// square(&stream, &x.slice(2..)?, &mut out.slice_mut(..2)?)?;
+    /// assert_eq!(stream.download(&out)?.wait()?, [9, 16, 9, 16]);
+    /// # Ok::<(), Error>(())
+    /// ```
     fn as_slice_mut(&mut self) -> BufferSliceMut<'_, T>;
 }
 

@@ -119,6 +119,18 @@ impl Stream {
 
     /// Changes the weight of the stream's launches: of later launches, and at once of those that wait or run. 0 counts
     /// as 1.
+    ///
+    /// ```
+    /// use preempt::Scheduler;
+    /// use preempt::policy::FairShare;
+    ///
+    /// let scheduler = Scheduler::builder().policy(FairShare::new()).build()?;
+    /// let (paying, free) = (scheduler.stream(0), scheduler.stream(0));
+    /// // Where both have work, three quarters of the device are the first one's.
+    /// paying.set_weight(3);
+    /// assert_eq!((paying.weight(), free.weight()), (3, 1));
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     pub fn set_weight(&self, weight: u32) {
         let weight = weight.max(1);
         lock(&self.common.terms).weight = weight;
@@ -126,6 +138,28 @@ impl Stream {
     }
 
     /// Sets the deadline of later launches, as a time after their submission, for policies that use deadlines.
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn squares(out: SliceMut<u32>) {}
+    /// use std::time::Duration;
+    ///
+    /// use preempt::error::LaunchError;
+    /// use preempt::policy::EarliestDeadline;
+    /// use preempt::{Error, Scheduler};
+    ///
+    /// let scheduler = Scheduler::builder().policy(EarliestDeadline::new()).build()?;
+    /// # let mut out = scheduler.zeroed::<u32>(1000)?;
+    /// let control = scheduler.stream(0);
+    /// control.set_deadline(Some(Duration::from_millis(5)));
+    /// match control.launch(squares(&mut out).threads(1000))?.wait() {
+    ///     Ok(report) => assert_eq!(report.tasks, 32),
+    ///     Err(Error::Launch(LaunchError::NotAdmitted { kernel, .. })) => println!("`{kernel}` would be late"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn set_deadline(&self, due: Option<Duration>) {
         lock(&self.common.terms).due = due;
     }
@@ -196,7 +230,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing runs then.
+    /// What is wrong with the grid, the block, the arguments or the kernel's demands; nothing runs then. Where the contents of
+    /// [buffers](crate::Buffer#several-devices) have to be moved to this device, also
+    /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory) or [`ArgumentError::ContentsElsewhere`].
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped) if the scheduler is gone.
     pub fn launch<G: HasGrid>(
         &self,

@@ -93,12 +93,23 @@ impl PoolWorkload {
     }
 
     /// TReM's workload (V.B), with a tenth of its times: 30 jobs whose tasks are drawn from its table III, whose durations have
-    /// a Pareto distribution, and whose gaps have an exponential one. With a load of 1, what comes fills the devices.
+    /// a Pareto distribution, and whose gaps have an exponential one.
+    ///
+    /// The load is the part of what the devices can do that comes: with 0.5 the jobs need half of their time, with 1 all of it,
+    /// and with more the jobs queue up.
+    ///
+    /// # Panics
+    ///
+    /// If the load is 0, below 0 or NaN, or so small that no [`Duration`] is as long as the gaps between jobs.
     pub fn datacenter(mix: JobMix, devices: usize, load: f64, seed: u64) -> PoolWorkload {
         PoolWorkload::jobs_of(mix, JOBS, devices, load, seed)
     }
 
     /// As [`datacenter`](PoolWorkload::datacenter), with this number of jobs.
+    ///
+    /// # Panics
+    ///
+    /// As for [`datacenter`](PoolWorkload::datacenter).
     pub fn jobs_of(mix: JobMix, jobs: usize, devices: usize, load: f64, seed: u64) -> PoolWorkload {
         let times = |millis: &[u64]| millis.iter().copied().map(Duration::from_millis).collect();
         let times = JobTimes {
@@ -132,6 +143,10 @@ impl PoolWorkload {
     /// let workload = PoolWorkload::drawn(&times, JobMix::W1, 10, 4, 1.0, 7);
     /// assert_eq!(workload.jobs().len(), 10);
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// As for [`datacenter`](PoolWorkload::datacenter).
     pub fn drawn(
         times: &JobTimes,
         mix: JobMix,

@@ -140,6 +140,30 @@ impl Stream {
 impl ProgramBuilder<'_> {
     /// Sets the [preemption](Program#preemption) of the program, instead of the
     /// [scheduler's](crate::SchedulerBuilder::preemption).
+    ///
+    /// ```
+    /// # use preempt_device::prelude::*;
+    /// # #[preemptible(block = 32)]
+    /// # fn add(n: u32, x: PerThread<u32>) {
+    /// #     if let Some(own) = x.own() {
+    /// #         own.set(own.get() + n);
+    /// #     }
+    /// # }
+    /// use preempt::Preemption;
+    ///
+    /// # let scheduler = preempt::Scheduler::builder().build()?;
+    /// # let stream = scheduler.stream(0);
+    /// let mut x = scheduler.zeroed::<u32>(4)?;
+    /// let step = stream.program("step", |program| {
+    ///     // Kernels that are short together: on a GPU, one call of the driver for all of them.
+    ///     program.preemption(Preemption::Plain);
+    ///     program.launch(add(1, &mut x).threads(4))?;
+    ///     program.launch(add(10, &mut x).threads(4)).map(drop)
+    /// })?;
+    /// step.launch()?.wait()?;
+    /// assert_eq!(stream.download(&x)?.wait()?, [11; 4]);
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
     pub fn preemption(&mut self, preemption: Preemption) {
         self.preemption = preemption;
     }
