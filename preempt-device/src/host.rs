@@ -445,7 +445,7 @@ impl<'a, G> Call<'a, G> {
     /// # fn nothing() {}
     /// use preempt_device::host::Preemption;
     ///
-    /// // It may be cancelled: its blocks leave behind their block-tasks then, and those of a plain grid do not.
+    /// // It may be cancelled: its blocks then leave at the ends of their block-tasks. Those of a plain grid do not.
     /// let call = nothing().threads(1000).preemption(Preemption::Preemptible);
     /// assert_eq!(call.preemption_mode(), Some(Preemption::Preemptible));
     /// ```

@@ -228,7 +228,7 @@ impl Recording {
         std::fs::write(&path, text).map_err(|error| file_error(path.as_ref(), error))
     }
 
-    /// Reads a recording from a file, which [`save`](Recording::save) has written; there is an example.
+    /// Reads a recording that [`save`](Recording::save) has written to a file; the example is there.
     ///
     /// # Errors
     ///

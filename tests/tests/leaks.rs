@@ -9,6 +9,7 @@ use std::time::Duration;
 use preempt::error::LaunchError;
 use preempt::pool::{Class, Pool, Task};
 use preempt::{Buffer, Copy2d, CpuLayout, Device, Error, Opaque, Preemption, Scheduler};
+use preempt_device::abi::RequeueList;
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 use preempt_test_kit::resident_bytes;
@@ -16,31 +17,49 @@ use preempt_test_kit::resident_bytes;
 /// Counts bytes.
 struct Counting;
 
-/// Bytes that are allocated now.
+/// Bytes that are allocated now, but for those of [lists](LIST).
 static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+/// Lists that are allocated now.
+static LISTS: AtomicIsize = AtomicIsize::new(0);
+
+/// The bytes of a list for requeued block-tasks, in an `Arc`. A device keeps a list for each of as many launches as were there
+/// at once; how many that is depends on how threads take turns.
+const LIST: usize = match Layout::new::<[usize; 2]>().extend(Layout::new::<RequeueList>()) {
+    Ok((list, _)) => list.pad_to_align().size(),
+    Err(_) => panic!("it has a size"),
+};
+
+fn count(size: usize, sign: isize) {
+    match size {
+        LIST => LISTS.fetch_add(sign, Relaxed),
+        _ => LIVE.fetch_add(sign * size as isize, Relaxed),
+    };
+}
 
 // SAFETY: the system's allocator does it all.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as isize, Relaxed);
+        count(layout.size(), 1);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as isize, Relaxed);
+        count(layout.size(), 1);
         // SAFETY: the caller's promise.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LIVE.fetch_add(size as isize - layout.size() as isize, Relaxed);
+        count(size, 1);
+        count(layout.size(), -1);
         // SAFETY: the caller's promise.
         unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as isize, Relaxed);
+        count(layout.size(), -1);
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -75,27 +94,22 @@ fn await_threads(left: usize) {
 /// time.
 const VARIES: isize = 16 << 20;
 
-/// Parts of the rounds, each counted by itself.
-const PARTS: isize = 5;
+/// Launches, at most, that are there at once in a round, or whose end is not seen yet.
+const AT_ONCE: isize = 16;
 
 /// Bytes that stay for each round of many, after some to warm up, with `threads` threads left.
-///
-/// It is what the rounds of some part leave at least, because a leak grows in all of them. What a device keeps for as many
-/// launches as have been there at once, 256 KiB for the requeued block-tasks of each, grows in some part or other.
 fn bytes_left_by_each(rounds: isize, threads: usize, mut round: impl FnMut()) -> isize {
     (0..rounds / 20).for_each(|_| round());
     await_threads(threads);
+    let (before, lists_before) = (LIVE.load(Relaxed), LISTS.load(Relaxed));
     let resident_before = resident_bytes();
-    let mut part = || {
-        let before = LIVE.load(Relaxed);
-        (0..rounds / PARTS).for_each(|_| round());
-        await_threads(threads);
-        (LIVE.load(Relaxed) - before) / (rounds / PARTS)
-    };
-    let left = (0..PARTS).map(|_| part()).min().expect("there are parts");
+    (0..rounds).for_each(|_| round());
+    await_threads(threads);
     let grown = resident_bytes() - resident_before;
     assert!(grown < VARIES, "{grown} more bytes are resident after {rounds} rounds");
-    left
+    let lists = LISTS.load(Relaxed) - lists_before;
+    assert!(lists <= AT_ONCE, "{lists} more lists are there after {rounds} rounds");
+    (LIVE.load(Relaxed) - before) / rounds
 }
 
 /// A few launches at once, with everything that a device keeps for each.

@@ -110,6 +110,13 @@ pub struct Bars {
     pub values: Vec<Option<f64>>,
 }
 
+impl Bars {
+    /// A bar for each of these.
+    pub fn of<T>(name: &str, rows: &[T], value: impl Fn(&T) -> f64) -> Bars {
+        Bars { name: name.to_owned(), values: rows.iter().map(|row| Some(value(row))).collect() }
+    }
+}
+
 /// A line.
 #[derive(Clone, Debug)]
 pub struct PlottedLine {

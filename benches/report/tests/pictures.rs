@@ -362,7 +362,7 @@ fn latency_has_a_line_for_each_arm_and_a_bar_for_each_stop() {
     let (bars, texts) = svg_of(&results("latency", rows.clone(), json!({})));
     has(&texts, &["Half of the launches", "99 of 100", "preempt, armed", "stream priority"]);
     assert!(!texts.iter().any(|text| text == "floor, all SMs"), "{texts:?}");
-    assert!(!texts.iter().any(|text| text.starts_with("From the signal")), "{bars:?}");
+    assert!(!texts.iter().any(|text| text.starts_with("From the signal")), "{texts:?}");
 
     rows.extend(["CFD", "MM", "PL"].map(
         |program| json!({ "arm": "stop", "program": program, "p50_us": 20.0, "p99_us": 30.0 }),

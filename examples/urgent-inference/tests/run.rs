@@ -61,7 +61,11 @@ fn a_quick_run_writes_a_table_json_and_a_picture() {
     let events = trace["traceEvents"].as_array().unwrap();
     let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
     assert!(count("yield") > 0, "the batch job gives SMs to requests");
-    assert!(count("classify") >= 3 * 400, "each request is on two tracks");
+    for (process, tracks) in [(1, "streams"), (2, "SMs")] {
+        let is_request = |event: &&Value| event["name"] == "classify" && event["pid"] == process;
+        let requests = events.iter().filter(is_request).count();
+        assert!(requests >= 3 * 400 / 2, "{requests} requests are on tracks of {tracks}");
+    }
 }
 
 #[test]

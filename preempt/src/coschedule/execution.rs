@@ -107,7 +107,7 @@ impl Execution {
     /// // The third job is not there yet.
     /// let execution = plan_for(&[2.0, 1.0, 0.0])?.execution();
     ///
-    /// // Later, when it arrives. Of the others it is what is left of them.
+    /// // Later, when it has arrived: what is left of the first two, and all of the third.
     /// let mut left = execution.remaining();
     /// left[2] = 3.0;
     /// execution.replan(plan_for(&left)?)?;

@@ -35,9 +35,10 @@
 //! change while the device is loaded. Where blocks lie is the device's choice: a grant excludes SMs, it places nothing.
 //!
 //! **Cohorts and plain grids.** A cohort is a grid of the kernel's preemptible entry, one of whose parameters
-//! [`control`] makes: before the kernel's own, or behind them where another compiler placed those. The back end fills in two fields: where the queue's signal word is, and whether block-tasks of the
-//! kernel need a barrier between them. A plain grid is the launch's own grid; behind its last block the back end posts
-//! that all block-tasks are done. A launch that is refused leaves nothing in the queue, and later launches work.
+//! [`control`] makes: before the kernel's own, or behind them where another compiler placed those. The back end fills in
+//! two fields: where the queue's signal word is, and whether block-tasks of the kernel need a barrier between them. A plain
+//! grid is the launch's own grid; behind its last block the back end posts that all block-tasks are done. A launch that is
+//! refused leaves nothing in the queue, and later launches work.
 //!
 //! **Programs.** A program is a sequence of plain grids and copies on the device. [`prepare`](backend::Backend::prepare)
 //! makes all that launching it takes. Launched, its calls run one after the other in the queue, each behind everything
@@ -56,9 +57,10 @@
 //! gate has left: because it was [opened](backend::Backend::open_gate), or [closed](backend::Backend::close_gate), or
 //! has been there for its limit, whatever the host does. An open gate writes its ticket to the queue's word, which the
 //! cohort looks at. Behind a gate that left otherwise, the cohort posts 0 block-tasks. Tickets of a queue grow. A call
-//! for a gate that is gone does nothing to later ones, and each gate is either opened or closed. An open gate also
-//! writes what it was to [tell](backend::Backend::hint), in the signal words of other queues, where no newer word is. A
-//! gate needs no SM, but room for a block. Without room it leaves late, and what is behind it waits for as long.
+//! for a gate that is gone does nothing to later ones, and each gate is either opened or closed: by [`control`], if the
+//! cohort behind it is refused. An open gate also writes what it was to [tell](backend::Backend::hint), in the signal words
+//! of other queues, where no newer word is. A gate needs no SM, but room for a block. Without room it leaves late, and what
+//! is behind it waits for as long.
 //!
 //! **Posts.** The last block of a cohort writes its post, behind everything that the cohort's block-tasks wrote. Once the
 //! host reads the ticket in the post, all of that is visible to the host's copies and to every later launch. A fault is
@@ -76,11 +78,11 @@
 //! [`await_events`](backend::ForeignStreams::await_events), which threads of the application call without the core, and
 //! [`load_foreign`](backend::Backend::load_foreign), which holds the core while nothing is in flight.
 //! [`wait`](backend::Backend::wait) waits for as long as it is told. No other method waits for work on the device:
-//! they are called by a thread that holds the core, and all other threads would wait with it. There are two exceptions.
+//! they are called by a thread that holds the core, and all other threads would wait with it. There are three exceptions.
 //! [`new_control`](control::ControlSource::new_control) may wait for kernels that end by themselves, once the control blocks
 //! of the start are used up. [`expect_signals`](backend::Backend::expect_signals) may wait for the device's own block, for a
-//! tenth of a second at most. `launch`, `signal` and `poll` allocate nothing once their books have grown, and
-//! take no lock that a waiting thread holds for longer than a look.
+//! tenth of a second at most, and [`signal`](backend::Backend::signal) for a tenth of a millisecond. `launch`, `signal` and
+//! `poll` allocate nothing once their books have grown, and take no lock that a waiting thread holds for longer than a look.
 //!
 //! **Waiting.** One count of news belongs to the device ([`News`](news::News)). A thread takes a mark, has a turn of
 //! the core look at everything, and waits from the mark. A back end announces its reports and posts after it has made

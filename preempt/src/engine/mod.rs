@@ -79,7 +79,8 @@ pub(crate) struct Engine {
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
     /// Which launch has which SM. `planning.rs` follows plans and moves guests between the books, `cohorts.rs` covers SMs and
-    /// hands them over, `ending.rs` releases them. What finds that blocks have left, or sends them away, uncovers. Of two launches that share all SMs, the second one is in `guests`.
+    /// hands them over, `ending.rs` releases them. SMs are uncovered where blocks have left (`mod.rs`) or are sent away
+    /// (`cohorts.rs`, `planning.rs`). Of two launches that share all SMs, the second one is in `guests`.
     ledger: Ledger,
     guests: Ledger,
     /// Control blocks. `cohorts.rs` takes them, `mod.rs` counts what blocks left there, `ending.rs` gives them back.

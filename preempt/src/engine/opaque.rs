@@ -167,10 +167,11 @@ impl Engine {
         }
         // Failed work may not have loaded all that it has to load.
         if matches!(outcome, Outcome::Done(_)) {
-            if self.opaque.known.len() >= MOST_KNOWN {
+            let known = (opaque.name, opaque.variant);
+            if self.opaque.known.len() >= MOST_KNOWN && !self.opaque.known.contains(&known) {
                 self.opaque.known.clear();
             }
-            self.opaque.known.insert((opaque.name, opaque.variant));
+            self.opaque.known.insert(known);
         }
     }
 

@@ -41,18 +41,14 @@ pub fn picture(rows: &[Value]) -> Result<Picture> {
 }
 
 fn of_kernels(kernels: &[Kernel]) -> Panel {
-    let bars = |name: &str, of: fn(&Kernel) -> f64| Bars {
-        name: name.to_owned(),
-        values: kernels.iter().map(|row| Some(of(row))).collect(),
-    };
     Panel {
         title: "To the plain kernel".to_owned(),
         y: Axis::logarithmic("times the plain kernel"),
         content: Content::Bars {
             groups: kernels.iter().map(|row| row.kernel.clone()).collect(),
             series: vec![
-                bars("preempt", |row| row.ratio_default),
-                bars("preempt, all preemptible", |row| row.ratio),
+                Bars::of("preempt", kernels, |row| row.ratio_default),
+                Bars::of("preempt, all preemptible", kernels, |row| row.ratio),
             ],
         },
         marks: Vec::new(),

@@ -72,17 +72,16 @@ fn lines(launches: &[Launch], of: fn(&Launch) -> f64) -> Vec<PlottedLine> {
 }
 
 fn of_stops(stops: &[Stop]) -> Panel {
-    let bars = |name: &str, of: fn(&Stop) -> f64| Bars {
-        name: name.to_owned(),
-        values: stops.iter().map(|row| Some(of(row))).collect(),
-    };
     let value = effisha::EVICTION_US;
     Panel {
         title: "From the signal until the last block has left".to_owned(),
         y: Axis::linear("in µs"),
         content: Content::Bars {
             groups: stops.iter().map(|row| row.program.clone()).collect(),
-            series: vec![bars("p50", |row| row.p50_us), bars("p99", |row| row.p99_us)],
+            series: vec![
+                Bars::of("p50", stops, |row| row.p50_us),
+                Bars::of("p99", stops, |row| row.p99_us),
+            ],
         },
         marks: vec![Mark { label: format!("{EFFISHA}, mean: {value} µs"), value, group: None }],
     }

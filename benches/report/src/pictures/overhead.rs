@@ -1,4 +1,4 @@
-//! What preemptible kernels take longer than plain ones (FLEP table 2, EffiSha figure 13).
+//! What preemptible kernels take longer than plain ones (FLEP's abstract and figure 17, EffiSha figure 13).
 
 use anyhow::Result;
 use serde::Deserialize;

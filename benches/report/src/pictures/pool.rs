@@ -1,4 +1,4 @@
-//! User-facing tasks beside batch tasks on several devices (TReM figures 6 and 7).
+//! User-facing tasks beside batch tasks on several devices (TReM figures 6 to 9).
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -27,7 +27,7 @@ struct Beside {
     response_over_alone: f64,
 }
 
-/// The policies that are shown, and the one whose figures TReM has.
+/// The policies that are shown, and TReM's own, whose figures of the paper are beside ours.
 const ARMS: [&str; 6] = [
     "first come",
     "elastic",

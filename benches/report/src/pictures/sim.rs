@@ -15,7 +15,7 @@ struct Row {
 }
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
-    // Rows without a turnaround are of the decisions alone.
+    // Rows without a turnaround are of programs alone.
     let with_turnarounds = rows.iter().filter(|row| row.get("turnaround_simulated_us").is_some());
     let rows: Vec<Row> = parse(&with_turnarounds.cloned().collect::<Vec<_>>())?;
     let points = |arm: &String| {

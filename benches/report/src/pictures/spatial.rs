@@ -1,4 +1,4 @@
-//! What it costs a kernel to give an urgent one some SMs, or all (FLEP figure 16).
+//! What it costs a kernel to give an urgent one some SMs, or all, and what the urgent one takes (FLEP figures 15 and 16).
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -43,9 +43,11 @@ pub fn picture(rows: &[Value]) -> Result<Picture> {
         note: String::new(),
         size: WIDE,
         rows: vec![
-            panel("What the long kernel takes longer", Axis::logarithmic("in µs"), |row| {
-                row.cost_us
-            }),
+            panel(
+                "What the long kernel takes longer than alone, where that is 1 µs or more",
+                Axis::logarithmic("in µs"),
+                |row| row.cost_us.filter(|&cost| cost >= 1.0),
+            ),
             panel("What the urgent one takes, p50", Axis::linear("in µs"), |row| {
                 row.urgent_p50_us
             }),

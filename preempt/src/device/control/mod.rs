@@ -1,8 +1,8 @@
 //! Orders become grids, posts become reports.
 //!
 //! Everything that host and device share about a launch passes through this module: control blocks, posts, tickets,
-//! requeue lists, and the parameter that a preemptible entry has beside the kernel's own. All kinds of devices share it; they only say
-//! where that memory is ([`ControlSource`]) and put grids into queues.
+//! requeue lists, and the parameter that a preemptible entry has beside the kernel's own. All kinds of devices share it; they
+//! only say where that memory is ([`ControlSource`]) and put grids into queues.
 //!
 //! Why a post means the end of its cohort: a ticket is used again only after more than half a million other cohorts of
 //! the same slot, each of which was launched after the one before it had posted.

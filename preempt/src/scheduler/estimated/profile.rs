@@ -6,8 +6,7 @@ use super::forecast::features;
 use crate::engine::fills;
 use crate::error::Error;
 use crate::predict::{Features, Run};
-use crate::scheduler::Scheduler;
-use crate::scheduler::Shape;
+use crate::scheduler::{Scheduler, Shape};
 
 impl Scheduler {
     /// The features of a launch, as a [`Predictor`](crate::predict::Predictor) gets them before it runs.

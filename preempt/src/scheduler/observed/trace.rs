@@ -68,8 +68,8 @@ impl Moment {
 const STREAMS: u32 = 1;
 const SMS: u32 = 2;
 
-/// Numbers of the first tracks. Perfetto takes a track with the number 0, or that of its process, for the process's main
-/// thread, and puts what two tracks have into one.
+/// Numbers of the first tracks. A track with the number 0, or that of its process, is the process's main thread to Perfetto,
+/// which shows two such tracks as one.
 const FIRST_STREAM: u32 = 1000;
 const FIRST_RANGE: u32 = 100_000_000;
 

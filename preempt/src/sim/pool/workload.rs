@@ -95,8 +95,8 @@ impl PoolWorkload {
     /// TReM's workload (V.B), with a tenth of its times: 30 jobs whose tasks are drawn from its table III, whose durations have
     /// a Pareto distribution, and whose gaps have an exponential one.
     ///
-    /// The load is the part of what the devices can do that comes: with 0.5 the jobs need half of their time, with 1 all of it,
-    /// and with more the jobs queue up.
+    /// The load is the work that comes, as a part of what the devices can do: with 0.5 the jobs need half of the devices' time,
+    /// with 1 all of it, and with more the jobs queue up.
     ///
     /// # Panics
     ///
