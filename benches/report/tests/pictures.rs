@@ -359,7 +359,7 @@ fn latency_has_a_line_for_each_arm_and_a_bar_for_each_stop() {
                 .flat_map(|yields| arms.map(|arm| row(arm, block_task, yields))),
         );
     }
-    let (bars, texts) = svg_of(&results("latency", rows.clone(), json!({})));
+    let (_, texts) = svg_of(&results("latency", rows.clone(), json!({})));
     has(&texts, &["Half of the launches", "99 of 100", "preempt, armed", "stream priority"]);
     assert!(!texts.iter().any(|text| text == "floor, all SMs"), "{texts:?}");
     assert!(!texts.iter().any(|text| text.starts_with("From the signal")), "{texts:?}");
