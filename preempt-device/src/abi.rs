@@ -502,8 +502,7 @@ pub struct Cohort {
     /// Units of the same clock in 2²⁰ ns.
     pub clock: u32,
     /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
-    /// of its own number. 0 if that cohort was queued behind another launch or a gate, or
-    /// has spare blocks.
+    /// of its own number. 0 if that cohort was queued behind another launch or a gate, or has spare blocks.
     pub handed: u32,
     /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
     pub is_first: bool,

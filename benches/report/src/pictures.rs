@@ -83,6 +83,12 @@ pub(crate) fn parse<T: DeserializeOwned>(rows: &[Value]) -> Result<Vec<T>> {
     rows.iter().enumerate().map(parse).collect()
 }
 
+/// The rows that have this field, as a suite writes them that has rows of different kinds.
+pub(crate) fn parse_with<T: DeserializeOwned>(rows: &[Value], field: &str) -> Result<Vec<T>> {
+    let with = rows.iter().filter(|row| row.get(field).is_some());
+    parse(&with.cloned().collect::<Vec<_>>())
+}
+
 /// What is different in the order in which it first comes.
 pub(crate) fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();

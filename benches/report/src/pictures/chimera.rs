@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{WIDE, distinct, parse};
+use super::{WIDE, distinct, parse_with};
 use crate::chart::{Axis, Bars, Content, LineStyle, Mark, Panel, Picture, PlottedLine};
 use crate::papers::{CHIMERA, chimera};
 
@@ -30,9 +30,8 @@ struct Pair {
 }
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
-    let (pairs, rows): (Vec<Value>, Vec<Value>) =
-        rows.iter().cloned().partition(|row| row.get("pair").is_some());
-    let (rows, pairs): (Vec<Row>, Vec<Pair>) = (parse(&rows)?, parse(&pairs)?);
+    let pairs: Vec<Pair> = parse_with(rows, "pair")?;
+    let rows: Vec<Row> = parse_with(rows, "program")?;
     let panels = [
         vec![violations(&rows), late(&rows)],
         vec![lost(&rows)],

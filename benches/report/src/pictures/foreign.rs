@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{WIDE, distinct, parse};
+use super::{WIDE, distinct, parse_with};
 use crate::chart::{Axis, Bars, Content, Panel, Picture};
 
 #[derive(Deserialize)]
@@ -23,11 +23,8 @@ struct Beside {
 }
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
-    let with = |field: &str| -> Vec<Value> {
-        rows.iter().filter(|row| row.get(field).is_some()).cloned().collect()
-    };
-    let kernels: Vec<Kernel> = parse(&with("kernel"))?;
-    let beside: Vec<Beside> = parse(&with("batch"))?;
+    let kernels: Vec<Kernel> = parse_with(rows, "kernel")?;
+    let beside: Vec<Beside> = parse_with(rows, "batch")?;
     let mut panels = vec![vec![of_kernels(&kernels)]];
     if !beside.is_empty() {
         panels.push(vec![of_requests(&beside)]);

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{WIDE, parse};
+use super::{WIDE, parse_with};
 use crate::chart::{Axis, Bars, Content, LineStyle, Mark, Panel, Picture, PlottedLine};
 use crate::papers::{EFFISHA, effisha};
 
@@ -29,9 +29,8 @@ struct Stop {
 const ARMS: [&str; 5] = ["preempt", "preempt, armed", "floor", "stream priority", "idle GPU"];
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
-    let (launches, stops): (Vec<Value>, Vec<Value>) =
-        rows.iter().cloned().partition(|row| row.get("block_task_us").is_some());
-    let (launches, stops): (Vec<Launch>, Vec<Stop>) = (parse(&launches)?, parse(&stops)?);
+    let launches: Vec<Launch> = parse_with(rows, "block_task_us")?;
+    let stops: Vec<Stop> = parse_with(rows, "program")?;
     let panel = |title: &str, of: fn(&Launch) -> f64| Panel {
         title: title.to_owned(),
         y: Axis::logarithmic("from the launch until the host knows of the end, in µs"),

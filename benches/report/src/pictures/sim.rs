@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{WIDE, distinct, parse};
+use super::{WIDE, distinct, parse_with};
 use crate::chart::{Axis, Content, LineStyle, Panel, Picture, PlottedLine};
 
 #[derive(Deserialize)]
@@ -16,8 +16,7 @@ struct Row {
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
     // Rows without a turnaround are of programs alone.
-    let with_turnarounds = rows.iter().filter(|row| row.get("turnaround_simulated_us").is_some());
-    let rows: Vec<Row> = parse(&with_turnarounds.cloned().collect::<Vec<_>>())?;
+    let rows: Vec<Row> = parse_with(rows, "turnaround_simulated_us")?;
     let points = |arm: &String| {
         let mut points = Vec::new();
         for row in rows.iter().filter(|row| row.arm == *arm) {
