@@ -71,6 +71,13 @@ pub fn failures() -> u64 {
     lock(&CALLS).values().map(|calls| calls.failed).sum()
 }
 
+/// Whether a call failed with `code` since the last [`reset`].
+pub fn has_failed_with(code: u32) -> bool {
+    let failed =
+        |calls: &Calls| calls.failed > 0 && calls.fails.is_some_and(|(_, with)| with == code);
+    lock(&CALLS).values().any(failed)
+}
+
 /// Forgets all counts and planned failures.
 pub fn reset() {
     lock(&CALLS).clear();
@@ -162,7 +169,9 @@ mod tests {
         assert_eq!(value, 8);
         assert!(calls().contains(&("cuTest", 4)), "{:?}", calls());
         assert_eq!(failures(), 1);
+        assert!(has_failed_with(701) && !has_failed_with(2));
         reset();
+        assert!(!has_failed_with(701));
         fail("cuTest", 1, 2);
         // SAFETY: the pointer is valid.
         assert_eq!(unsafe { shim(2, &raw mut value) }, 2);

@@ -322,7 +322,7 @@ impl FakeExecutable {
         let (nodes, under_way) = (lock(&self.nodes).clone(), self.under_way.clone());
         under_way.fetch_add(1, Ordering::Relaxed);
         let ranges: Vec<_> = nodes.iter().flat_map(|node| node.work.ranges()).collect();
-        let id = state().queue(ptr::from_ref(stream).addr(), &ranges, "a graph");
+        let id = state().queue((ptr::from_ref(stream).addr(), stream.context), &ranges, "a graph");
         let context = stream.context;
         stream.launch(move || {
             nodes.iter().for_each(|node| node.work.run(context));

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
+use preempt::faults;
 
 /// The contents of freed host memory that shares pages with other memory; a write there is found at the end.
 const FREED: u8 = 0xDD;
@@ -39,6 +40,8 @@ pub struct Memory {
 pub struct Access {
     pub id: u64,
     stream: usize,
+    /// The stream's context.
+    context: usize,
     range: Range<usize>,
     writes: bool,
 }
@@ -142,6 +145,13 @@ impl State {
         (memory.is_live && range.end <= start + memory.bytes).then_some(memory.kind)
     }
 
+    /// Whether a stream of this context uses memory of another one where a context is lost. A GPU runs nothing more of
+    /// a lost context, and none can wait for it: what it has queued does not keep others from freeing their memory.
+    pub fn is_over(&self, context: usize, mut uses: impl Iterator<Item = usize>) -> bool {
+        let is_far = |address| self.context(address).is_some_and(|owner| owner != context);
+        has_lost_context() && uses.any(is_far)
+    }
+
     /// The context in which the memory at an address was allocated.
     pub fn context(&self, address: usize) -> Option<usize> {
         self.memory.range(..=address).next_back().map(|(_, memory)| memory.context)
@@ -157,21 +167,39 @@ impl State {
     }
 
     /// Queues accesses. An access that another stream may make at the same time is a violation.
-    pub fn queue(&mut self, stream: usize, uses: &[(Range<usize>, bool)], what: &str) -> u64 {
+    pub fn queue(
+        &mut self,
+        (stream, context): (usize, usize),
+        uses: &[(Range<usize>, bool)],
+        what: &str,
+    ) -> u64 {
         self.last += 1;
         let id = self.last;
+        let is_lost = has_lost_context();
         for (range, writes) in uses {
             let races = self.accesses.iter().any(|other| {
                 let overlap = other.range.start < range.end && range.start < other.range.end;
-                other.stream != stream && overlap && (other.writes || *writes)
+                let is_over = is_lost && other.context != context;
+                other.stream != stream && overlap && (other.writes || *writes) && !is_over
             });
             if races {
                 self.violation(format!("{what}: another stream is about to use {range:x?}"));
             }
-            self.accesses.push(Access { id, stream, range: range.clone(), writes: *writes });
+            self.accesses.push(Access {
+                id,
+                stream,
+                context,
+                range: range.clone(),
+                writes: *writes,
+            });
         }
         id
     }
+}
+
+/// Whether a call has told the application that a context is lost. This driver works on.
+fn has_lost_context() -> bool {
+    faults::has_failed_with(crate::LAUNCH_FAILED)
 }
 
 pub fn allocate(bytes: usize, kind: Kind) -> usize {

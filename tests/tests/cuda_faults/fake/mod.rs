@@ -163,7 +163,8 @@ impl FakeStream {
     ) -> Code {
         let ranges: Vec<_> =
             uses.iter().map(|(range, _, writes)| (range.clone(), *writes)).collect();
-        let id = state().queue(ptr::from_ref(self).addr(), &ranges, what);
+        let context = self.context;
+        let id = state().queue((ptr::from_ref(self).addr(), context), &ranges, what);
         let is_before_failure = faults::failures() == 0;
         self.put(move || {
             if is_before_failure && faults::failures() > 0 {
@@ -174,7 +175,8 @@ impl FakeStream {
                 thread::sleep(Duration::from_micros(50 + random(400)));
             }
             let mut state = state();
-            if uses.iter().all(|(range, kind, _)| state.check(range, *kind, what)) {
+            let is_over = state.is_over(context, uses.iter().map(|(range, ..)| range.start));
+            if !is_over && uses.iter().all(|(range, kind, _)| state.check(range, *kind, what)) {
                 access(&mut state);
             }
             state.accesses.retain(|access| access.id != id);

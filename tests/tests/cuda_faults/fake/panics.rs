@@ -12,7 +12,7 @@ use preempt_device::abi::Cohort;
 use super::memory::{Kind, allocate, release, state};
 use super::{CURRENT, Code};
 
-const LAUNCH_FAILED: Code = 719;
+use crate::LAUNCH_FAILED;
 
 /// Bytes of the variable of records.
 const RECORDS: usize = 16;
