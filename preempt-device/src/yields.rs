@@ -33,6 +33,11 @@ macro_rules! yield_point {
 /// and its threads meet. One was seen on an H200; as much again is for tasks that take a little longer than any before.
 const LEAVING: u64 = 2000;
 
+/// The part of the time that a task has taken, that is expected to be left at least. With a larger part, blocks whose tasks
+/// vary a little are dropped when they are nearly done; with a smaller one, tasks that take many times longer than others are
+/// waited for until shortly ahead of the limit, and dropped all the same.
+const LATE: u32 = 8;
+
 /// The state of one thread's yield points, in one block-task.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +68,13 @@ pub struct Yields {
     switch: Switch,
     /// Set in entries that never requeue a task; a constant there, which the compiler sees.
     is_off: bool,
-    /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at the
-    /// next one, because the load takes as long as hundreds of instructions.
+    /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at a later
+    /// one, because the load takes as long as hundreds of instructions. On a GPU, bodies with barriers and without a
+    /// checkpoint have it in the block's notes.
     asked: u64,
-    /// Whether the word was loaded at the last yield point, in bodies without barriers.
-    is_asked: bool,
+    /// When this thread last looked at the watch, in bodies without barriers. Where the next yield point is to do so in any
+    /// case, an earlier time.
+    looked: u32,
 }
 
 /// The part of a thread's [`Yields`] that changes at yield points of bodies without markers.
@@ -78,20 +85,20 @@ pub struct Yields {
 pub struct Changing {
     requeued: bool,
     asked: u64,
-    is_asked: bool,
+    looked: u32,
 }
 
 impl Yields {
     /// What changes at yield points of bodies without markers.
     #[inline(always)]
     pub fn changing(&self) -> Changing {
-        Changing { asked: self.asked, requeued: self.requeued, is_asked: self.is_asked }
+        Changing { asked: self.asked, requeued: self.requeued, looked: self.looked }
     }
 
     /// The state with what has changed.
     #[inline(always)]
-    pub fn with(self, Changing { asked, requeued, is_asked }: Changing) -> Yields {
-        Yields { asked, requeued, is_asked, ..self }
+    pub fn with(self, Changing { asked, requeued, looked }: Changing) -> Yields {
+        Yields { asked, requeued, looked, ..self }
     }
 
     /// The state in entries that never requeue a task.
@@ -113,7 +120,7 @@ impl Yields {
         switch: Switch::NONE,
         is_off: true,
         asked: 0,
-        is_asked: false,
+        looked: 0,
     };
 
     /// The state for a task of `cohort`, which has to run to its end unless it is `requeueable`.
@@ -211,35 +218,35 @@ impl Yields {
     #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     fn look(&mut self) -> bool {
-        // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
-        let watch = unsafe { &*target::yield_word().cast::<Watch>() };
-        let (clock, last) = (target::clock(), watch.last());
-        let was_asked = core::mem::take(&mut self.is_asked);
-        if last.is_recent(clock) && !was_asked {
+        let clock = target::clock();
+        // What most yield points come to: a few instructions, and no access to memory.
+        if clock.wrapping_sub(self.looked) < watch::INTERVAL {
             return false;
         }
-        // What the last yield point asked for has arrived.
-        let (mut word, mut is_known) = (self.asked, was_asked);
-        if !last.is_recent(clock)
-            && !last.is_end()
-            && target::is_leader()
-            && watch.takes_turn(last, clock)
-        {
-            self.ask();
-            // The next yield point may come late or never, so after a long time without a look this one waits
-            // for the word.
-            let waits = last.is_old(clock);
-            self.is_asked = !waits;
-            if waits {
-                (word, is_known) = (self.asked, true);
-            }
+        self.looked = clock;
+        // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
+        let watch = unsafe { &*target::yield_word().cast::<Watch>() };
+        let last = watch.last();
+        if last.is_end() {
+            return true;
         }
-        // In one place, so that the choice is there once.
-        if is_known && self.has_to_leave(word) {
+        let asks = !last.is_recent(clock) && target::is_leader() && watch.takes_turn(last, clock);
+        // The next yield point may come late or never, so after a long time without a look this one waits for the word.
+        let waits = asks && last.is_old(clock);
+        if waits {
+            self.ask();
+        }
+        // In one place, so that the choice is there once. What an earlier yield point asked for has arrived.
+        if self.has_to_leave(self.asked) {
             watch.end(clock);
             return true;
         }
-        last.is_end()
+        if asks && !waits {
+            self.ask();
+            // The next yield point is not to pass over it.
+            self.looked = clock.wrapping_sub(watch::INTERVAL);
+        }
+        false
     }
 
     /// Loads the queue's word, without waiting for it.
@@ -250,17 +257,23 @@ impl Yields {
     }
 
     /// Whether a word of the queue takes the SM from the cohort, and the block is not to end its tasks first.
+    ///
+    /// A word that is not newer than the cohort's own does not, and is what most yield points find. Blocks on SMs that the
+    /// cohort itself was not granted leave before their first task. The one exception, a task for which the list has no
+    /// room, would find none at a yield point either.
     #[inline(always)]
     fn has_to_leave(&self, word: u64) -> bool {
-        let signal = self.granted.or_newer(word);
-        !signal.range().contains(target::sm_id()) && !self.drains(signal)
+        let word = Signal::from_bits(word);
+        word.is_newer(self.granted) && !word.range().contains(target::sm_id()) && !self.drains(word)
     }
 
     /// Whether the running tasks are expected to end within the limit of a signal, which counts from its arrival if that is
     /// known. Then the block loses nothing if it ends them.
     ///
-    /// Without any state: later, both are shorter, and what was expected to end in time still is. A task that takes longer
-    /// than any before it is not expected to end any more, and leaves at its next yield point.
+    /// Without any state: as long as tasks take no longer than the longest before them, both the rest and what is left of the
+    /// limit are shorter later, and what was expected to end in time still is. Of longer tasks, a share of the time that they
+    /// have taken is expected to be left. So they leave ahead of the limit, and one that is nearly done is not dropped for being
+    /// a little longer than any before it.
     #[inline(always)]
     fn drains(&self, signal: Signal) -> bool {
         let limit = match signal.limit() {
@@ -271,7 +284,11 @@ impl Yields {
         };
         // SAFETY: the promise of `new`, whose results alone have a signal with a limit.
         let (cohort, queue) = unsafe { (&*self.cohort, &*self.queue) };
-        let Some(rest) = cohort.longest.checked_sub(self.elapsed()) else { return false };
+        if cohort.longest == 0 {
+            return false;
+        }
+        let elapsed = self.elapsed();
+        let rest = cohort.longest.saturating_sub(elapsed).max(elapsed / LATE);
         let since = queue.since(signal, target::global_timer()).unwrap_or(0);
         let left = limit.saturating_sub(u64::from(since) + LEAVING);
         // 2³⁵ ns at most, and a clock of less than 16 GHz.
@@ -317,10 +334,31 @@ impl Yields {
         let mut is_taken = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() && self.requeueable {
-            is_taken = self.has_to_leave(self.asked);
-            self.ask();
+            is_taken = self.look_for_all();
         }
         target::yield_vote(is_taken)
+    }
+
+    /// Whether the block has to leave its SM, by the word that was asked for at the last yield point. The first thread of
+    /// the block calls this. The word is copied to the block's notes, because in registers it would occupy those of all
+    /// threads.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    fn look_for_all(&mut self) -> bool {
+        // SAFETY: the notes are the block's while the kernel runs, and the promise of `new`.
+        let (notes, queue) = unsafe { (&*crate::entry::notes(), &*self.queue) };
+        target::await_copies();
+        let has_to_leave = self.has_to_leave(notes.first_asked.signal());
+        // SAFETY: both are aligned to 16 bytes or more, and alive until `await_copies`, which the loop ends with.
+        unsafe { target::start_copy(queue, &notes.first_asked) };
+        has_to_leave
+    }
+
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn look_for_all(&mut self) -> bool {
+        let has_to_leave = self.has_to_leave(self.asked);
+        self.ask();
+        has_to_leave
     }
 
     /// Votes as [`vote`](Yields::vote) does, after the barrier `wait` of the body. The vote is a barrier,
@@ -358,12 +396,7 @@ impl Yields {
     fn look_together_unless_marked(&mut self) -> bool {
         let mut drops = !self.marked;
         if target::is_first_thread() {
-            let mut is_taken = false;
-            if self.requeueable {
-                is_taken = self.has_to_leave(self.asked);
-                self.ask();
-            }
-            drops &= is_taken;
+            drops &= self.requeueable && self.look_for_all();
         }
         let drops = target::yield_vote_all(drops);
         #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]
@@ -658,7 +691,10 @@ mod tests {
         assert!(drains(0, 30, limit(31 + 4)), "all of it fits");
         assert!(!drains(0, 30, limit(20)) && drains(20, 30, limit(20)), "the rest fits");
         assert!(!drains(0, 0, limit(20)), "nothing is known");
-        assert!(!drains(40, 30, limit(20)), "it takes longer than any before it");
+        // Limits are kept with four bits.
+        let is_late =
+            "an eighth of the time so far is left, although it takes longer than any before it";
+        assert!(drains(40, 30, limit(7)) && !drains(40, 30, limit(4)), "{is_late}");
         assert!(!drains(20, 30, StopLimit::SOONEST));
         assert!(drains(0, 30, StopLimit::ZERO) && drains(0, 0, StopLimit::NEVER));
         // The first word came three tenths ago, of the second nothing is known.

@@ -247,12 +247,17 @@ pub(crate) mod primitives {
     fn shuffle(
         mask: u32,
         value: u32,
+        by: u32,
         width: u32,
         source: impl FnOnce(u32, u32) -> Option<u32>,
     ) -> (u32, bool) {
         assert!(
             width.is_power_of_two() && width <= 32,
             "a warp shuffle of width {width}; it is 1, 2, 4, 8, 16 or 32"
+        );
+        assert!(
+            by < 32,
+            "a warp shuffle by {by} lanes; a warp has 32, and a GPU looks at the lowest five bits alone"
         );
         let lane = crate::warp::lane_id();
         let source = source(lane, lane & !(width - 1));
@@ -264,28 +269,28 @@ pub(crate) mod primitives {
 
     #[track_caller]
     pub(crate) fn warp_shuffle_down(mask: u32, value: u32, delta: u32, width: u32) -> (u32, bool) {
-        shuffle(mask, value, width, |lane, group| {
+        shuffle(mask, value, delta, width, |lane, group| {
             lane.checked_add(delta).filter(|&source| source < group + width)
         })
     }
 
     #[track_caller]
     pub(crate) fn warp_shuffle_up(mask: u32, value: u32, delta: u32, width: u32) -> (u32, bool) {
-        shuffle(mask, value, width, |lane, group| {
+        shuffle(mask, value, delta, width, |lane, group| {
             lane.checked_sub(delta).filter(|&source| source >= group)
         })
     }
 
     #[track_caller]
     pub(crate) fn warp_shuffle_xor(mask: u32, value: u32, xor: u32, width: u32) -> (u32, bool) {
-        shuffle(mask, value, width, |lane, group| {
+        shuffle(mask, value, xor, width, |lane, group| {
             Some(lane ^ xor).filter(|&source| source < group + width)
         })
     }
 
     #[track_caller]
     pub(crate) fn warp_shuffle_idx(mask: u32, value: u32, index: u32, width: u32) -> (u32, bool) {
-        shuffle(mask, value, width, |_, group| Some(group + index % width))
+        shuffle(mask, value, 0, width, |_, group| Some(group + index % width))
     }
 
     macro_rules! fences {

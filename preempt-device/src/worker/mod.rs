@@ -8,6 +8,7 @@ use crate::abi::{
     Technique, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
+use crate::target;
 pub use block_notes::{BlockNotes, Note, SignalCopy};
 use block_notes::{claimed, tasks_from};
 pub use chunk::Chunk;
@@ -169,14 +170,15 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         } else if T::YIELDS {
             block.lead(|block| block.notes().begin(block.clock() as u32));
         }
-        let (mut left, mut requeues) = (chunk.len, chunk.requeues);
+        // The tasks that are left and the requeues of the next one, in one register.
+        let mut rest = chunk.counts();
         body.seek(chunk.start);
         // The test is in the middle so that the first round is like every other one. With a test at the top,
         // the compiler would peel off the first round and duplicate the kernel's body.
         chunk = loop {
             // A task that was saved goes on, and is not repeated, so it may be left as often as the block has to leave.
-            let requeued = body.run(T::SWITCHES || requeues < MAX_REQUEUES);
-            let is_last = left == 1;
+            let requeued = body.run(T::SWITCHES || rest.requeues() < MAX_REQUEUES);
+            let is_last = rest.len() == 1;
             let (then, requeued) = if is_last {
                 let ready = |block: &B| {
                     if T::YIELDS {
@@ -194,7 +196,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             };
             if T::SWITCHES && requeued {
                 // Nothing else of this block is on its way: it claims one task at a time.
-                debug_assert_eq!(left, 1);
+                debug_assert_eq!(rest.len(), 1);
                 let saved = Chunk::saved(body.index(), body.slot());
                 block.elect(|block| {
                     requeue::put_saved(list, saved);
@@ -210,13 +212,13 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 body.give_back_slot();
             }
             if T::YIELDS && requeued {
-                let rest = Chunk { start: body.index(), len: left, requeues };
+                let given = rest.from(body.index());
                 // SAFETY: the caller's promise.
-                if unsafe { give_back(block, claims, list, cohort, ahead, rest) } {
+                if unsafe { give_back(block, claims, list, cohort, ahead, given) } {
                     break Chunk::NONE;
                 }
                 // No room on the list, so this block runs the task again now.
-                requeues = MAX_REQUEUES;
+                rest = rest.requeued(MAX_REQUEUES);
                 continue;
             }
             if is_last {
@@ -228,8 +230,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     next::<B, T>(block, claims, list, cohort, &mut ahead)
                 });
             }
-            left -= 1;
-            requeues = 0;
+            rest = rest.behind();
             body.seek(body.index() + 1);
             if cohort.barrier {
                 // The next task may write shared memory that slower threads still read.
@@ -238,6 +239,10 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         };
     }
     block.release_next();
+    if T::YIELDS {
+        // What was asked for at the last yield point.
+        block.await_asked();
+    }
     // SAFETY: the caller promises that the words are alive until the post is written.
     block.elect_last(|block| unsafe {
         leave::<B, T>(block, cohort, is_alone);
@@ -272,6 +277,8 @@ unsafe fn first<B: Block, T: Body>(
     notes.list_first.set(0);
     notes.is_listed.set(0);
     if T::YIELDS {
+        // Nothing that takes the SM.
+        notes.first_asked.signal.set(cohort.signal.to_bits());
         notes.longest.set(0);
         notes.technique.set(0);
     }
@@ -472,8 +479,11 @@ unsafe fn next<B: Block, T: Body>(
     ahead: &mut u32,
 ) -> Chunk {
     let notes = block.notes();
-    let was_requeued = T::YIELDS && *ahead & REQUEUED > 0;
-    *ahead &= !REQUEUED;
+    // Hidden from the compiler, which would otherwise take the bit out ahead of the kernel's body, for both places that need
+    // that, and so wait there for the claim.
+    let end = target::opaque(*ahead);
+    let was_requeued = T::YIELDS && end & REQUEUED > 0;
+    *ahead = end & !REQUEUED;
     let Halves { high: len, low: start } = claimed(notes, cohort, *ahead);
     // SAFETY: the caller's promise.
     let signal = unsafe { &*cohort.queue }.signal.load(Relaxed);
@@ -540,7 +550,9 @@ unsafe fn give_back<B: Block>(
     let requeued = Chunk { requeues: rest.requeues + 1, ..rest };
     let given = block.elect(|block| {
         let notes = block.notes();
-        let Halves { high: len, low: start } = claimed(notes, cohort, ahead & !REQUEUED);
+        // As in `next`.
+        let ahead = target::opaque(ahead) & !REQUEUED;
+        let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
         if !requeue::put(list, requeued, Chunk { start, len, requeues: 0 }) {
             return Chunk::NONE;
         }

@@ -311,6 +311,31 @@ fn the_width_of_a_shuffle_is_a_power_of_two() {
     setup.recover();
 }
 
+#[test]
+fn a_shuffle_is_by_fewer_lanes_than_a_warp_has() {
+    #[preemptible(block = 32)]
+    fn far(out: SliceMut<u32>, kind: u32) {
+        // SAFETY: it is wrong on purpose; the CPU device says so.
+        let (value, _) = unsafe {
+            match kind {
+                0 => warp::warp_shuffle_down(u32::MAX, 1u32, 32, 32),
+                1 => warp::warp_shuffle_up(u32::MAX, 1u32, 33, 32),
+                _ => warp::warp_shuffle_xor(u32::MAX, 1u32, 64, 32),
+            }
+        };
+        // SAFETY: each thread writes its own element.
+        unsafe { out.write(thread::thread_idx_x() as usize, value) };
+    }
+
+    for kind in 0..3 {
+        let mut setup = Setup::new();
+        let call = far(&mut setup.counts, kind).grid(1);
+        let error = setup.failure(call);
+        assert_error!(error, Error::Launch(LaunchError::KernelFailed { .. }), "lowest five bits");
+        setup.recover();
+    }
+}
+
 impl Setup {
     /// The failure of a launch that was accepted.
     fn failure(&self, call: Call<'static>) -> Error {
