@@ -68,13 +68,11 @@ pub struct Yields {
     switch: Switch,
     /// Set in entries that never requeue a task; a constant there, which the compiler sees.
     is_off: bool,
-    /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at a later
-    /// one, because the load takes as long as hundreds of instructions. On a GPU, bodies with barriers and without a
-    /// checkpoint have it in the block's notes.
+    /// The signal word, if this thread looks for its block. It is loaded at one yield point and tested at the
+    /// next one, because the load takes as long as hundreds of instructions.
     asked: u64,
-    /// When this thread last looked at the watch, in bodies without barriers. Where the next yield point is to do so in any
-    /// case, an earlier time.
-    looked: u32,
+    /// Whether the word was loaded at the last yield point, in bodies without barriers.
+    is_asked: bool,
 }
 
 /// The part of a thread's [`Yields`] that changes at yield points of bodies without markers.
@@ -85,20 +83,20 @@ pub struct Yields {
 pub struct Changing {
     requeued: bool,
     asked: u64,
-    looked: u32,
+    is_asked: bool,
 }
 
 impl Yields {
     /// What changes at yield points of bodies without markers.
     #[inline(always)]
     pub fn changing(&self) -> Changing {
-        Changing { asked: self.asked, requeued: self.requeued, looked: self.looked }
+        Changing { asked: self.asked, requeued: self.requeued, is_asked: self.is_asked }
     }
 
     /// The state with what has changed.
     #[inline(always)]
-    pub fn with(self, Changing { asked, requeued, looked }: Changing) -> Yields {
-        Yields { asked, requeued, looked, ..self }
+    pub fn with(self, Changing { asked, requeued, is_asked }: Changing) -> Yields {
+        Yields { asked, requeued, is_asked, ..self }
     }
 
     /// The state in entries that never requeue a task.
@@ -120,7 +118,7 @@ impl Yields {
         switch: Switch::NONE,
         is_off: true,
         asked: 0,
-        looked: 0,
+        is_asked: false,
     };
 
     /// The state for a task of `cohort`, which has to run to its end unless it is `requeueable`.
@@ -218,35 +216,36 @@ impl Yields {
     #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     fn look(&mut self) -> bool {
-        let clock = target::clock();
-        // What most yield points come to: a few instructions, and no access to memory.
-        if clock.wrapping_sub(self.looked) < watch::INTERVAL {
-            return false;
-        }
-        self.looked = clock;
         // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
         let watch = unsafe { &*target::yield_word().cast::<Watch>() };
-        let last = watch.last();
-        if last.is_end() {
-            return true;
+        let (clock, last) = (target::clock(), watch.last());
+        let was_asked = core::mem::take(&mut self.is_asked);
+        // One branch, which most yield points take.
+        if last.is_recent(clock) & !was_asked {
+            return false;
         }
-        let asks = !last.is_recent(clock) && target::is_leader() && watch.takes_turn(last, clock);
-        // The next yield point may come late or never, so after a long time without a look this one waits for the word.
-        let waits = asks && last.is_old(clock);
-        if waits {
+        // What the last yield point asked for has arrived.
+        let (mut word, mut is_known) = (self.asked, was_asked);
+        if !last.is_recent(clock)
+            && !last.is_end()
+            && target::is_leader()
+            && watch.takes_turn(last, clock)
+        {
             self.ask();
+            // The next yield point may come late or never, so after a long time without a look this one waits
+            // for the word.
+            let waits = last.is_old(clock);
+            self.is_asked = !waits;
+            if waits {
+                (word, is_known) = (self.asked, true);
+            }
         }
-        // In one place, so that the choice is there once. What an earlier yield point asked for has arrived.
-        if self.has_to_leave(self.asked) {
+        // In one place, so that the choice is there once.
+        if is_known && self.has_to_leave(word) {
             watch.end(clock);
             return true;
         }
-        if asks && !waits {
-            self.ask();
-            // The next yield point is not to pass over it.
-            self.looked = clock.wrapping_sub(watch::INTERVAL);
-        }
-        false
+        last.is_end()
     }
 
     /// Loads the queue's word, without waiting for it.
@@ -334,31 +333,10 @@ impl Yields {
         let mut is_taken = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() && self.requeueable {
-            is_taken = self.look_for_all();
+            is_taken = self.has_to_leave(self.asked);
+            self.ask();
         }
         target::yield_vote(is_taken)
-    }
-
-    /// Whether the block has to leave its SM, by the word that was asked for at the last yield point. The first thread of
-    /// the block calls this. The word is copied to the block's notes, because in registers it would occupy those of all
-    /// threads.
-    #[cfg(target_arch = "nvptx64")]
-    #[inline(always)]
-    fn look_for_all(&mut self) -> bool {
-        // SAFETY: the notes are the block's while the kernel runs, and the promise of `new`.
-        let (notes, queue) = unsafe { (&*crate::entry::notes(), &*self.queue) };
-        target::await_copies();
-        let has_to_leave = self.has_to_leave(notes.first_asked.signal());
-        // SAFETY: both are aligned to 16 bytes or more, and alive until `await_copies`, which the loop ends with.
-        unsafe { target::start_copy(queue, &notes.first_asked) };
-        has_to_leave
-    }
-
-    #[cfg(not(target_arch = "nvptx64"))]
-    fn look_for_all(&mut self) -> bool {
-        let has_to_leave = self.has_to_leave(self.asked);
-        self.ask();
-        has_to_leave
     }
 
     /// Votes as [`vote`](Yields::vote) does, after the barrier `wait` of the body. The vote is a barrier,
@@ -396,7 +374,12 @@ impl Yields {
     fn look_together_unless_marked(&mut self) -> bool {
         let mut drops = !self.marked;
         if target::is_first_thread() {
-            drops &= self.requeueable && self.look_for_all();
+            let mut is_taken = false;
+            if self.requeueable {
+                is_taken = self.has_to_leave(self.asked);
+                self.ask();
+            }
+            drops &= is_taken;
         }
         let drops = target::yield_vote_all(drops);
         #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]

@@ -43,24 +43,12 @@ pub struct SignalCopy {
     _behind: Note<u64>,
 }
 
-impl SignalCopy {
-    /// The word, for the thread that asked for it.
-    #[cfg(target_arch = "nvptx64")]
-    #[inline(always)]
-    pub(crate) fn signal(&self) -> u64 {
-        self.signal.get()
-    }
-}
-
 /// The state that the elected thread of a block keeps while tasks run.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct BlockNotes {
     /// The target of [`Block::ask`](super::Block::ask).
     pub(crate) asked: SignalCopy,
-    /// Of kernels with yield points: what the block's first thread asked for at one. The elected thread sets it ahead of the
-    /// first tasks.
-    pub(crate) first_asked: SignalCopy,
     /// The last word of the queue that granted the SM.
     pub(super) seen: Note<u64>,
     /// The tasks that are claimed and have not started, without chunks from the list: their number (high

@@ -32,48 +32,7 @@ impl Chunk {
     }
 }
 
-/// A chunk without its first task: the number of tasks, in 30 bits, and how often the first one was requeued, in 2.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Counts(u32);
-
-impl Counts {
-    const LEN: u32 = (1 << 30) - 1;
-
-    #[inline(always)]
-    pub fn len(self) -> u32 {
-        self.0 & Counts::LEN
-    }
-
-    #[inline(always)]
-    pub fn requeues(self) -> u32 {
-        self.0 >> 30
-    }
-
-    /// The chunk from `start` on.
-    #[inline(always)]
-    pub fn from(self, start: u32) -> Chunk {
-        Chunk { start, len: self.len(), requeues: self.requeues() }
-    }
-
-    /// With this number of requeues.
-    #[inline(always)]
-    pub fn requeued(self, requeues: u32) -> Counts {
-        Counts(self.len() | requeues << 30)
-    }
-
-    /// What is behind the first task, which there is.
-    #[inline(always)]
-    pub fn behind(self) -> Counts {
-        Counts(self.len() - 1)
-    }
-}
-
 impl Chunk {
-    #[inline(always)]
-    pub(super) fn counts(self) -> Counts {
-        Counts((self.pack() >> 32) as u32)
-    }
-
     /// A task that was saved in this slot.
     #[inline(always)]
     pub const fn saved(task: u32, slot: u32) -> Chunk {
@@ -92,19 +51,3 @@ impl Chunk {
 
 /// In the place of the number of requeues: the chunk is one task that was saved, and its length says where.
 const SAVED: u32 = 3;
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_tasks_behind_one_were_not_requeued() {
-        let chunk = Chunk { start: 7, len: (1 << 30) - 1, requeues: 2 };
-        let counts = chunk.counts();
-        assert_eq!((counts.from(7), counts.len(), counts.requeues()), (chunk, chunk.len, 2));
-        let behind = Chunk { start: 8, len: chunk.len - 1, requeues: 0 };
-        assert_eq!(counts.behind().from(8), behind);
-        assert_eq!(counts.behind().requeued(1).from(8), Chunk { requeues: 1, ..behind });
-        assert_eq!(counts.requeued(0).requeues(), 0);
-    }
-}

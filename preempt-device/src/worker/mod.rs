@@ -170,15 +170,14 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         } else if T::YIELDS {
             block.lead(|block| block.notes().begin(block.clock() as u32));
         }
-        // The tasks that are left and the requeues of the next one, in one register.
-        let mut rest = chunk.counts();
+        let (mut left, mut requeues) = (chunk.len, chunk.requeues);
         body.seek(chunk.start);
         // The test is in the middle so that the first round is like every other one. With a test at the top,
         // the compiler would peel off the first round and duplicate the kernel's body.
         chunk = loop {
             // A task that was saved goes on, and is not repeated, so it may be left as often as the block has to leave.
-            let requeued = body.run(T::SWITCHES || rest.requeues() < MAX_REQUEUES);
-            let is_last = rest.len() == 1;
+            let requeued = body.run(T::SWITCHES || requeues < MAX_REQUEUES);
+            let is_last = left == 1;
             let (then, requeued) = if is_last {
                 let ready = |block: &B| {
                     if T::YIELDS {
@@ -196,7 +195,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             };
             if T::SWITCHES && requeued {
                 // Nothing else of this block is on its way: it claims one task at a time.
-                debug_assert_eq!(rest.len(), 1);
+                debug_assert_eq!(left, 1);
                 let saved = Chunk::saved(body.index(), body.slot());
                 block.elect(|block| {
                     requeue::put_saved(list, saved);
@@ -212,13 +211,13 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 body.give_back_slot();
             }
             if T::YIELDS && requeued {
-                let given = rest.from(body.index());
+                let rest = Chunk { start: body.index(), len: left, requeues };
                 // SAFETY: the caller's promise.
-                if unsafe { give_back(block, claims, list, cohort, ahead, given) } {
+                if unsafe { give_back(block, claims, list, cohort, ahead, rest) } {
                     break Chunk::NONE;
                 }
                 // No room on the list, so this block runs the task again now.
-                rest = rest.requeued(MAX_REQUEUES);
+                requeues = MAX_REQUEUES;
                 continue;
             }
             if is_last {
@@ -230,7 +229,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     next::<B, T>(block, claims, list, cohort, &mut ahead)
                 });
             }
-            rest = rest.behind();
+            left -= 1;
+            requeues = 0;
             body.seek(body.index() + 1);
             if cohort.barrier {
                 // The next task may write shared memory that slower threads still read.
@@ -239,10 +239,6 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         };
     }
     block.release_next();
-    if T::YIELDS {
-        // What was asked for at the last yield point.
-        block.await_asked();
-    }
     // SAFETY: the caller promises that the words are alive until the post is written.
     block.elect_last(|block| unsafe {
         leave::<B, T>(block, cohort, is_alone);
@@ -277,8 +273,6 @@ unsafe fn first<B: Block, T: Body>(
     notes.list_first.set(0);
     notes.is_listed.set(0);
     if T::YIELDS {
-        // Nothing that takes the SM.
-        notes.first_asked.signal.set(cohort.signal.to_bits());
         notes.longest.set(0);
         notes.technique.set(0);
     }

@@ -6,14 +6,6 @@ use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 /// at each yield point they would wait for each other.
 pub const PERIOD: u32 = 1 << 12;
 
-/// Cycles between two looks of a thread at the watch, half a microsecond. So the yield points of a tight loop cost little
-/// more than a look at the clock, and a thread knows half a microsecond later at most that its block leaves.
-#[cfg_attr(
-    not(target_arch = "nvptx64"),
-    expect(dead_code, reason = "the CPU device looks each time")
-)]
-pub const INTERVAL: u32 = PERIOD / 4;
-
 /// The time of the block's last look: the clock, without the bits of a period. Or [`TAKEN`], and then a
 /// clock that will not be reached within a second.
 ///
