@@ -33,9 +33,9 @@ macro_rules! yield_point {
 /// and its threads meet. One was seen on an H200; as much again is for tasks that take a little longer than any before.
 const LEAVING: u64 = 2000;
 
-/// The part of the time that a task has taken, that is expected to be left at least. With a larger part, blocks whose tasks
-/// vary a little are dropped when they are nearly done; with a smaller one, tasks that take many times longer than others are
-/// waited for until shortly ahead of the limit, and dropped all the same.
+/// The part of the time a task has taken so far that is expected to be left of it, at least. With a larger part, blocks whose
+/// tasks vary a little are dropped when they are nearly done. With a smaller one, tasks that take many times longer than others
+/// are waited for until shortly ahead of the limit, and dropped all the same.
 const LATE: u32 = 8;
 
 /// The state of one thread's yield points, in one block-task.
@@ -269,10 +269,10 @@ impl Yields {
     /// Whether the running tasks are expected to end within the limit of a signal, which counts from its arrival if that is
     /// known. Then the block loses nothing if it ends them.
     ///
-    /// Without any state: as long as tasks take no longer than the longest before them, both the rest and what is left of the
-    /// limit are shorter later, and what was expected to end in time still is. Of longer tasks, a share of the time that they
-    /// have taken is expected to be left. So they leave ahead of the limit, and one that is nearly done is not dropped for being
-    /// a little longer than any before it.
+    /// Without any state: as long as a task takes no longer than the longest before it, both its rest and what is left of the
+    /// limit are shorter later, and what was expected to end in time still is. Of a longer task, a part of the time that it has
+    /// taken is expected to be left ([`LATE`]). So it leaves ahead of the limit, and is not dropped for being a little longer
+    /// than any before it when it is nearly done.
     #[inline(always)]
     fn drains(&self, signal: Signal) -> bool {
         let limit = match signal.limit() {
