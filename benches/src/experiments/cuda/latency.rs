@@ -23,10 +23,10 @@ use crate::samples::{Samples, Summary, ratio, show, show_ratio};
 
 /// Lengths of the victim's block-tasks, and groups of samples.
 const CASES: [(Duration, u32); 5] = [
-    (Duration::from_micros(1), 80),
-    (Duration::from_micros(10), 80),
-    (Duration::from_micros(100), 80),
-    (Duration::from_millis(1), 80),
+    (Duration::from_micros(1), 200),
+    (Duration::from_micros(10), 200),
+    (Duration::from_micros(100), 200),
+    (Duration::from_millis(1), 200),
     (Duration::from_millis(10), 15),
 ];
 /// Groups with `--quick`.
