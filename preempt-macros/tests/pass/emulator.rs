@@ -1,6 +1,7 @@
 //! Runs kernels through their CPU entries, thread after thread.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use preempt_device::abi::{Cohort, DeviceQueue, Signal, SmRange};
 use preempt_device::host::{
@@ -84,7 +85,8 @@ pub(crate) fn run_on_a_taken_sm(call: Call<'static>) -> u32 {
     let queue = DeviceQueue::default();
     // SAFETY: all zeros are a cohort; nothing follows its pointers.
     let cohort: Cohort = unsafe { std::mem::zeroed() };
-    let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::EMPTY), ..cohort };
+    queue.signal.store(Signal::new(2, SmRange::EMPTY).to_bits(), Relaxed);
+    let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::ALL), ..cohort };
     // SAFETY: the queue is alive until all threads have ended.
     run_yielding(call, unsafe { Yields::new(&cohort, true) })
 }

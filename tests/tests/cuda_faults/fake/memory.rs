@@ -145,11 +145,14 @@ impl State {
         (memory.is_live && range.end <= start + memory.bytes).then_some(memory.kind)
     }
 
-    /// Whether a stream of this context uses memory of another one where a context is lost. A GPU runs nothing more of
+    /// Whether this is memory of a device that is not this context's, and a context is lost. A GPU runs nothing more of
     /// a lost context, and none can wait for it: what it has queued does not keep others from freeing their memory.
-    pub fn is_over(&self, context: usize, mut uses: impl Iterator<Item = usize>) -> bool {
-        let is_far = |address| self.context(address).is_some_and(|owner| owner != context);
-        has_lost_context() && uses.any(is_far)
+    pub fn is_over(&self, context: usize, address: usize) -> bool {
+        let memory = self.memory.range(..=address).next_back();
+        let is_far = memory.is_some_and(|(_, memory)| {
+            memory.kind == Kind::Device && ![0, context].contains(&memory.context)
+        });
+        is_far && has_lost_context()
     }
 
     /// The context in which the memory at an address was allocated.
@@ -175,14 +178,13 @@ impl State {
     ) -> u64 {
         self.last += 1;
         let id = self.last;
-        let is_lost = has_lost_context();
         for (range, writes) in uses {
-            let races = self.accesses.iter().any(|other| {
+            let races = |other: &Access| {
                 let overlap = other.range.start < range.end && range.start < other.range.end;
-                let is_over = is_lost && other.context != context;
-                other.stream != stream && overlap && (other.writes || *writes) && !is_over
-            });
-            if races {
+                other.stream != stream && overlap && (other.writes || *writes)
+            };
+            let is_over = |other: &Access| self.is_over(other.context, other.range.start);
+            if self.accesses.iter().any(|other| races(other) && !is_over(other)) {
                 self.violation(format!("{what}: another stream is about to use {range:x?}"));
             }
             self.accesses.push(Access {

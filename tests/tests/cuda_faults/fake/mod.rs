@@ -175,7 +175,7 @@ impl FakeStream {
                 thread::sleep(Duration::from_micros(50 + random(400)));
             }
             let mut state = state();
-            let is_over = state.is_over(context, uses.iter().map(|(range, ..)| range.start));
+            let is_over = uses.iter().any(|(range, ..)| state.is_over(context, range.start));
             if !is_over && uses.iter().all(|(range, kind, _)| state.check(range, *kind, what)) {
                 access(&mut state);
             }
