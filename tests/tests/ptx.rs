@@ -450,10 +450,10 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
     let last_look = all.iter().position(is_last_look).expect("the time of the last look");
     let exchange = index(last_look, "atom.relaxed.sys.shared.cas.b32");
     let look = index(exchange, "ld.relaxed.sys.global.b64");
-    // It is too early to look, and perhaps no answer is there; the SM is known to be taken; another thread of the warp looks;
-    // another warp does.
+    // It is too early to look, and no answer is there, which is one; the SM is known to be taken; another thread of the warp
+    // looks; another warp does.
     let exits = all[last_look..look].iter().filter(|(operation, _)| *operation == "bra");
-    assert_eq!(exits.count(), 5);
+    assert_eq!(exits.count(), 4);
     // The loop around it is there once, not once for tasks that may be requeued and once for others.
     assert_eq!(all.iter().copied().filter(|found| is_last_look(found)).count(), 1);
     assert_eq!(all.iter().filter(|(_, operands)| operands.contains("1664525")).count(), 1);
