@@ -175,7 +175,10 @@ impl FakeStream {
                 thread::sleep(Duration::from_micros(50 + random(400)));
             }
             let mut state = state();
-            let is_over = uses.iter().any(|(range, ..)| state.is_over(context, range.start));
+            // Freed meanwhile, as it may be. Otherwise it takes place: perhaps nothing was made of what the call told.
+            let is_over = uses.iter().any(|(range, ..)| {
+                state.holds(range).is_none() && state.is_over(context, range.start)
+            });
             if !is_over && uses.iter().all(|(range, kind, _)| state.check(range, *kind, what)) {
                 access(&mut state);
             }
