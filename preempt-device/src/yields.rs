@@ -258,8 +258,8 @@ impl Yields {
     /// Whether a word of the queue takes the SM from the cohort, and the block is not to end its tasks first.
     ///
     /// A word that is not newer than the cohort's own does not, and is what most yield points find. Blocks on SMs that the
-    /// cohort itself was not granted leave before their first task. The one exception, a task for which the list has no
-    /// room, would find none at a yield point either.
+    /// cohort itself was not granted leave before their first task. The one exception is a task for which the list has no
+    /// room: it runs until a newer word comes, or to its end.
     #[inline(always)]
     fn has_to_leave(&self, word: u64) -> bool {
         let word = Signal::from_bits(word);

@@ -11,7 +11,6 @@ use preempt_device::abi::Cohort;
 
 use super::memory::{Kind, allocate, release, state};
 use super::{CURRENT, Code};
-
 use crate::LAUNCH_FAILED;
 
 /// Bytes of the variable of records.
