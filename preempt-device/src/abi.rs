@@ -213,7 +213,13 @@ impl DeviceQueue {
     #[inline(always)]
     pub fn since(&self, signal: Signal, now: u64) -> Option<u32> {
         // Relaxed: a time for statistics.
-        let Halves { high, low } = Halves::unpack(self.arrived.load(Ordering::Relaxed));
+        Self::between(self.arrived.load(Ordering::Relaxed), signal, now)
+    }
+
+    /// The time between the arrival of a word and `now`, if `arrived` is that of this word.
+    #[inline(always)]
+    pub(crate) fn between(arrived: u64, signal: Signal, now: u64) -> Option<u32> {
+        let Halves { high, low } = Halves::unpack(arrived);
         (high == signal.epoch() as u32).then(|| (now as u32).wrapping_sub(low))
     }
 
@@ -300,7 +306,7 @@ pub struct RequeueList {
     pub save: SavePart,
 }
 
-/// Where the block-tasks of a launch are kept that blocks have left at checkpoints, in device memory: a word for each of
+/// Where the block-tasks of a launch are kept that blocks have left at checkpoints, in device memory: a bit for each of
 /// [`MAX_SAVE_SLOTS`] slots, which is 0 while no block-task has the slot, and behind these words the slots. How many there
 /// are follows from the bytes that a block saves, which host and device compute alike ([`slot_bytes`]).
 ///
@@ -316,13 +322,13 @@ pub struct SavePart {
 }
 
 /// Bytes ahead of the slots of a save area: the words that say which of them are in use.
-pub const SAVE_WORDS: usize = MAX_SAVE_SLOTS * size_of::<u32>();
+pub const SAVE_WORDS: usize = MAX_SAVE_SLOTS / 8;
 
-/// Bytes of a slot for a block of `threads` threads, with `state` bytes for each and `shared` bytes of shared memory: a
-/// multiple of 16 if `state` is one. 1024 threads with the largest state, and any shared memory, are less than 2²⁷.
+/// Bytes of a slot for a block of `threads` threads, with `state` bytes for each of its warps' and `shared` bytes of shared
+/// memory: a multiple of 16 if `state` is one. 1024 threads with the largest state, and any shared memory, are less than 2²⁷.
 #[inline(always)]
 pub const fn slot_bytes(threads: u32, state: u32, shared: u32) -> u32 {
-    threads * state + shared.next_multiple_of(16)
+    threads.next_multiple_of(32) * state + shared.next_multiple_of(16)
 }
 
 /// Slots of `slot_bytes` bytes each in a save area of `bytes` bytes.

@@ -206,17 +206,12 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool, const SWITCHES: bool> Body
 
     #[inline(always)]
     fn resume(&mut self, slot: Option<u32>) {
-        self.resumes = Switch::select(slot);
+        self.resumes = slot.map_or(0, |slot| slot + 1);
     }
 
     #[inline(always)]
     fn slot(&self) -> u32 {
         Switch::slot()
-    }
-
-    #[inline(always)]
-    fn give_back_slot(&self) {
-        Switch::give_back(self.cohort.requeue_list);
     }
 
     #[inline(always)]
@@ -230,11 +225,11 @@ impl<F: FnMut(&mut Yields), const YIELDS: bool, const SWITCHES: bool> Body
     }
 
     #[inline(always)]
-    fn run(&mut self, requeueable: bool) -> bool {
+    fn run(&mut self, requeues: u32) -> bool {
         target::mark_task(self.index);
         target::set_block_idx(position(self.cohort, self.index));
         // SAFETY: a queue is alive as long as any of its blocks.
-        let mut yields = unsafe { Yields::new(self.cohort, requeueable) }.of_task(self.index);
+        let mut yields = unsafe { Yields::new(self.cohort, requeues) }.of_task(self.index);
         if SWITCHES {
             // The next task of the chunk, if there is one, starts. So this is in no register while the body runs.
             let resumes = core::mem::take(&mut self.resumes);

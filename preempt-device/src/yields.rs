@@ -6,6 +6,7 @@ use core::ops::Deref;
 use crate::abi::{Cohort, DeviceQueue, Signal, StopLimit};
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::target;
+use crate::worker::{MAX_REQUEUES, MAX_REQUEUES_FOR_LIMITS};
 pub use checkpoint::*;
 pub use marker::*;
 
@@ -51,6 +52,10 @@ pub struct Yields {
     began: Option<std::time::Instant>,
     /// Whether the task may be requeued.
     requeueable: bool,
+    /// Whether the task may be requeued for signals with a limit alone. On a GPU the block's notes say that, because this would
+    /// be a register of each thread.
+    #[cfg(not(target_arch = "nvptx64"))]
+    is_spent: bool,
     /// Whether this thread has requeued the task.
     requeued: bool,
     /// Whether the task runs to its end, because this thread has passed a marker, or knows that another one has.
@@ -107,6 +112,8 @@ impl Yields {
         #[cfg(not(target_arch = "nvptx64"))]
         began: None,
         requeueable: false,
+        #[cfg(not(target_arch = "nvptx64"))]
+        is_spent: false,
         requeued: false,
         marked: false,
         task: 0,
@@ -121,16 +128,27 @@ impl Yields {
         is_asked: false,
     };
 
-    /// The state for a task of `cohort`, which has to run to its end unless it is `requeueable`.
+    /// The state for a task of `cohort` that was requeued so often.
     ///
     /// # Safety
     ///
     /// The cohort and its queue are alive until the block has ended all use of the result and its copies.
     #[inline(always)]
-    pub unsafe fn new(cohort: &Cohort, requeueable: bool) -> Yields {
+    pub unsafe fn new(cohort: &Cohort, requeues: u32) -> Yields {
         let (queue, granted) = (cohort.queue, cohort.signal);
         let asked = granted.to_bits();
-        Yields { queue, granted, cohort, requeueable, is_off: false, asked, ..Yields::OFF }
+        let requeueable = requeues < MAX_REQUEUES_FOR_LIMITS;
+        Yields {
+            queue,
+            granted,
+            cohort,
+            requeueable,
+            #[cfg(not(target_arch = "nvptx64"))]
+            is_spent: requeues >= MAX_REQUEUES,
+            is_off: false,
+            asked,
+            ..Yields::OFF
+        }
     }
 
     /// The state for a task that began at this time.
@@ -276,7 +294,7 @@ impl Yields {
     #[inline(always)]
     fn drains(&self, signal: Signal) -> bool {
         let limit = match signal.limit() {
-            StopLimit::SOONEST => return false,
+            StopLimit::SOONEST => return self.is_spent(),
             // No technique keeps to nothing, so none is worth its costs.
             StopLimit::ZERO | StopLimit::NEVER => return true,
             limit => limit.nanos(),
@@ -303,6 +321,19 @@ impl Yields {
         notes.elapsed(target::clock())
     }
 
+    /// Whether a signal without a limit has the running tasks run to their end.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    fn is_spent(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { &*crate::entry::notes() }.is_spent()
+    }
+
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn is_spent(&self) -> bool {
+        self.is_spent
+    }
+
     #[cfg(not(target_arch = "nvptx64"))]
     fn elapsed(&self) -> u32 {
         // An unknown one counts as the longest.
@@ -319,7 +350,6 @@ impl Yields {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote(&mut self) -> bool {
-        // `requeueable` is the same in all threads of the block.
         if self.requeueable {
             self.requeued = self.look_together();
         }
@@ -611,8 +641,11 @@ mod tests {
     #[test]
     fn only_a_requeueable_task_on_a_taken_sm_is_requeued() {
         let queue = DeviceQueue::default();
-        queue.signal.store(Signal::new(2, SmRange::new(1, 4)).to_bits(), Relaxed);
-        let requeues = |requeueable: bool, epoch: u64, sm: u32| {
+        let taken_within = |limit: StopLimit| {
+            let signal = Signal::within(2, SmRange::new(1, 4), limit);
+            queue.signal.store(signal.to_bits(), Relaxed);
+        };
+        let requeues = |requeues: u32, epoch: u64, sm: u32| {
             // SAFETY: all zeros are a cohort; nothing follows its pointers.
             let cohort: Cohort = unsafe { std::mem::zeroed() };
             let cohort =
@@ -625,7 +658,7 @@ mod tests {
                 sm,
                 shared: std::ptr::null_mut(),
                 // SAFETY: the queue is there until the end of this test.
-                yields: unsafe { Yields::new(&cohort, requeueable) },
+                yields: unsafe { Yields::new(&cohort, requeues) },
                 wait: |_| unreachable!(),
             };
             let body = || {
@@ -637,10 +670,15 @@ mod tests {
             // SAFETY: the body ends before the context goes.
             unsafe { with_thread(&context, body) }
         };
-        assert!(requeues(true, 1, 0));
-        assert!(!requeues(true, 1, 1), "the SM is granted");
-        assert!(!requeues(true, 3, 0), "the word is older than the cohort");
-        assert!(!requeues(false, 1, 0), "the task has to run to its end");
+        for (limit, most) in
+            [(StopLimit::SOONEST, MAX_REQUEUES), (StopLimit::within(9000), MAX_REQUEUES_FOR_LIMITS)]
+        {
+            taken_within(limit);
+            assert!(requeues(0, 1, 0) && requeues(most - 1, 1, 0));
+            assert!(!requeues(0, 1, 1), "the SM is granted");
+            assert!(!requeues(0, 3, 0), "the word is older than the cohort");
+            assert!(!requeues(most, 1, 0), "the task has to run to its end");
+        }
     }
 
     #[test]
@@ -657,7 +695,7 @@ mod tests {
             let began = Instant::now().checked_sub(Duration::from_millis(100 * began));
             let began = began.expect("the machine runs for longer");
             // SAFETY: the cohort is there until the end of this closure.
-            unsafe { Yields::new(&cohort, true) }.begun(began).drains(signal)
+            unsafe { Yields::new(&cohort, 0) }.begun(began).drains(signal)
         };
         let drains = |began, longest, limit| drains_for(began, longest, signal(1, limit));
         // A task that begins only later has all of its time left. Its block has to leave within the limit, too.
@@ -666,7 +704,7 @@ mod tests {
             let cohort =
                 Cohort { queue: &queue, longest: longest as u32, clock: 1 << 20, ..cohort };
             // SAFETY: the cohort is there until the end of this closure.
-            let yields = unsafe { Yields::new(&cohort, true) };
+            let yields = unsafe { Yields::new(&cohort, 0) };
             yields.begun(later).drains(signal(1, StopLimit::within(16_384)))
         };
         assert!(begins(16_384 - LEAVING) && !begins(16_384 - LEAVING + 1));

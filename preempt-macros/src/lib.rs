@@ -410,13 +410,14 @@ mod tests;
 ///
 /// All threads of a block leave together, so a round costs a barrier, as a yield point in a body with barriers does. A variable
 /// that the compiler does not see change, in a `Cell` or behind a pointer, is not saved. The kernel has no yield points. A
-/// block goes on for a round at least before it leaves.
+/// block goes on for a round at least before it leaves. It does not leave ahead of the loop: what takes long there, as a tile that
+/// is read into shared memory, is better done in the first rounds, and is saved then and not done again.
 ///
 /// The device keeps the block-tasks that were left in the launch's *save area*. A block that finds no slot there goes on, and
 /// tries again at each round: it leaves once a slot is free, unless its block-task has ended before. The CPU device has a slot
 /// for as many block-tasks as it has blocks. On a GPU the area is a part of the memory that the scheduler's builder reserves,
-/// `checkpoint_memory`, and a slot takes a block's threads times the size of `T`, rounded up to 16 bytes, plus 16, and the
-/// block's shared memory. A launch of a kernel whose slot is larger than the area is refused.
+/// `checkpoint_memory`, and a slot takes the threads of a block's warps times the size of `T`, rounded up to 16 bytes, plus 16,
+/// and the block's shared memory. A block-task has a slot until another block goes on with it. A launch of a kernel whose slot is larger than the area is refused.
 #[proc_macro_attribute]
 pub fn preemptible(options: TokenStream, item: TokenStream) -> TokenStream {
     expand_kernel(options.into(), item.into()).into()

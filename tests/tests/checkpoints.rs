@@ -77,24 +77,25 @@ fn rotates(x: &[u32], y: SliceMut<u32>) {
     }
 }
 
-/// A condition that the state decides, which is tested once for each round.
+/// A condition that the state decides, which is tested once for each round. The state is no whole number of words.
 #[preemptible(block = THREADS)]
 fn counts_tests(x: &[u32], y: SliceMut<u32>) {
     let i = thread::index_1d() as usize;
-    checkpoint!(round: u32 = 0 => while {
+    checkpoint!(state: [u8; 5] = [0; 5] => while {
         // SAFETY: each thread has its own element.
         unsafe { y.write(i, y.read(i) + 1) };
-        round < ROUNDS
+        u32::from(state[0]) < ROUNDS
     } {
         if thread::thread_idx_x() == 3 {
             thread::nanosleep(PAUSE);
         }
-        round += 1;
-        if round == 17 {
+        state[0] += 1;
+        if state[0] == 17 {
             continue;
         }
+        state[4] = state[4].wrapping_mul(5).wrapping_add(state[0]);
         // SAFETY: as above.
-        unsafe { y.write(i, y.read(i) ^ x[i]) };
+        unsafe { y.write(i, y.read(i) ^ x[i] ^ u32::from(state[4])) };
     });
 }
 

@@ -4,6 +4,7 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 
+use super::MAX_REQUEUES;
 use crate::abi::{Cohort, Halves};
 use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 use crate::target;
@@ -66,7 +67,8 @@ pub struct BlockNotes {
     pub(super) list_first: Note<u32>,
     /// Not 0 if the last chunk is from the list.
     pub(super) is_listed: Note<u32>,
-    /// Of kernels with yield points: the start time of the running tasks. Threads at yield points read it, so it is no note.
+    /// Of kernels with yield points: the start time of the running tasks, whose lowest bit says whether the first of them was
+    /// requeued as often as it may be without a limit. Threads at yield points read it, so it is no note.
     began: AtomicU32,
     /// Units of [`Block::clock`](super::Block::clock): the longest chunk.
     pub(super) longest: Note<u32>,
@@ -79,13 +81,21 @@ pub struct BlockNotes {
 }
 
 impl BlockNotes {
-    /// Notes that tasks begin.
+    /// Notes that tasks begin, the first of which was requeued so often.
     ///
     /// Relaxed: the time is for an estimate, and a thread that reads the last one instead takes its task for a long one. An
     /// exchange, because `racecheck` reports a store as a race with concurrent reads.
     #[inline(always)]
-    pub(super) fn begin(&self, now: u32) {
-        self.began.swap(now, Relaxed);
+    pub(super) fn begin(&self, now: u32, requeues: u32) {
+        self.began.swap(now & !1 | u32::from(requeues >= MAX_REQUEUES), Relaxed);
+    }
+
+    /// Whether the first of the running tasks may be requeued for signals with a limit alone. It also says so of those behind it.
+    /// A task that takes so long that it is requeued has none in its chunk, as a rule.
+    #[cfg(any(target_arch = "nvptx64", all(test, not(loom))))]
+    #[inline(always)]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.began.load(Relaxed) & 1 > 0
     }
 
     /// The time since the running tasks began.
@@ -116,4 +126,19 @@ pub(super) fn claimed(notes: &BlockNotes, cohort: &Cohort, ahead: u32) -> Halves
 #[inline(always)]
 pub(super) fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
     (cohort.tasks - cohort.handed).saturating_sub(start).min(size)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_says_whether_a_task_is_requeued_once_more_without_a_limit() {
+        let notes = BlockNotes::default();
+        for (requeues, is_spent) in [(0, false), (MAX_REQUEUES - 1, false), (MAX_REQUEUES, true)] {
+            notes.begin(1001, requeues);
+            assert_eq!(notes.is_spent(), is_spent, "{requeues}");
+            assert!(notes.elapsed(1100) <= 101);
+        }
+    }
 }

@@ -17,18 +17,18 @@ impl Chunk {
     /// No tasks: the block leaves.
     pub const NONE: Chunk = Chunk { start: 0, len: 0, requeues: 0 };
 
-    /// Packs the chunk into one word: `start` in the low half, `len` in 30 bits of the high half, `requeues`
-    /// in 2. Zero is `NONE`.
+    /// Packs the chunk into one word: `start` in the low half, `len` in 29 bits of the high half, `requeues`
+    /// in 3. Zero is `NONE`.
     #[inline(always)]
     pub const fn pack(self) -> u64 {
-        Halves { high: self.requeues << 30 | self.len, low: self.start }.pack()
+        Halves { high: self.requeues << LEN_BITS | self.len, low: self.start }.pack()
     }
 
     /// The chunk in a word from [`pack`](Chunk::pack).
     #[inline(always)]
     pub const fn unpack(word: u64) -> Chunk {
         let Halves { high, low } = Halves::unpack(word);
-        Chunk { start: low, len: high & ((1 << 30) - 1), requeues: high >> 30 }
+        Chunk { start: low, len: high & ((1 << LEN_BITS) - 1), requeues: high >> LEN_BITS }
     }
 }
 
@@ -50,4 +50,6 @@ impl Chunk {
 }
 
 /// In the place of the number of requeues: the chunk is one task that was saved, and its length says where.
-const SAVED: u32 = 3;
+const SAVED: u32 = 7;
+
+const LEN_BITS: u32 = 29;

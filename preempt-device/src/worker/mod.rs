@@ -101,9 +101,9 @@ pub trait Body {
     /// The index of the selected block-task.
     fn index(&self) -> u32;
 
-    /// Runs this thread's part of the selected block-task. Returns whether the thread requeued the task,
-    /// which it may only if that is `requeueable`.
-    fn run(&mut self, requeueable: bool) -> bool;
+    /// Runs this thread's part of the selected block-task, which was requeued so often. Returns whether the thread requeued it,
+    /// which it may only if that was less than [`MAX_REQUEUES`], or [`MAX_REQUEUES_FOR_LIMITS`] for a signal with a limit.
+    fn run(&mut self, requeues: u32) -> bool;
 
     /// Whether the body has a checkpoint: a thread that requeues the task has saved its state, and so have all others of
     /// the block. Such a body has yield points in the sense of [`YIELDS`](Body::YIELDS).
@@ -117,14 +117,15 @@ pub trait Body {
     fn slot(&self) -> u32 {
         0
     }
-
-    /// Gives back the slot that the selected task had when it began, because it has ended. Every thread calls this, behind
-    /// a barrier of the whole block; one of them gives the slot back.
-    fn give_back_slot(&self) {}
 }
 
-/// Requeues of one task: after this number it runs to its end.
-const MAX_REQUEUES: u32 = 2;
+/// Requeues of one task: after this number it runs to its end, however often its SM is taken.
+pub const MAX_REQUEUES: u32 = 2;
+
+/// The same for signals with a limit. A task that runs to its end makes its block leave late, which such a signal does not
+/// want; each requeue makes the task's work up to then void. No more than six, because the number has three bits in a chunk, and
+/// a task whose SM is taken for ever ends all the same.
+pub const MAX_REQUEUES_FOR_LIMITS: u32 = 6;
 
 /// A start for claims that is no task, and has no bit [`REQUEUED`].
 const NOTHING_LEFT: u32 = !REQUEUED;
@@ -168,7 +169,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 look_ahead::<B, T>(block, claims, cohort, chunk, &mut ahead)
             });
         } else if T::YIELDS {
-            block.lead(|block| block.notes().begin(block.clock() as u32));
+            block.lead(|block| block.notes().begin(block.clock() as u32, chunk.requeues));
         }
         let (mut left, mut requeues) = (chunk.len, chunk.requeues);
         body.seek(chunk.start);
@@ -176,7 +177,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         // the compiler would peel off the first round and duplicate the kernel's body.
         chunk = loop {
             // A task that was saved goes on, and is not repeated, so it may be left as often as the block has to leave.
-            let requeued = body.run(T::SWITCHES || requeues < MAX_REQUEUES);
+            let requeued = body.run(if T::SWITCHES { 0 } else { requeues });
             let is_last = left == 1;
             let (then, requeued) = if is_last {
                 let ready = |block: &B| {
@@ -207,9 +208,6 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 });
                 break Chunk::NONE;
             }
-            if T::SWITCHES {
-                body.give_back_slot();
-            }
             if T::YIELDS && requeued {
                 let rest = Chunk { start: body.index(), len: left, requeues };
                 // SAFETY: the caller's promise.
@@ -217,7 +215,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     break Chunk::NONE;
                 }
                 // No room on the list, so this block runs the task again now.
-                requeues = MAX_REQUEUES;
+                requeues = MAX_REQUEUES_FOR_LIMITS;
                 continue;
             }
             if is_last {
@@ -397,7 +395,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
     let now = block.clock() as u32;
     notes.batch.set(Halves { high: now, low: chunk.len }.pack());
     if T::YIELDS {
-        notes.begin(now);
+        notes.begin(now, chunk.requeues);
     }
     notes.done.set(done + chunk.len);
     if T::YIELDS {

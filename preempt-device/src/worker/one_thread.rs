@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use super::{Block, BlockNotes, Body, Chunk};
+use super::{Block, BlockNotes, Body, Chunk, MAX_REQUEUES};
 
 /// A block of one thread on a given SM.
 pub struct OneThread {
@@ -76,7 +76,7 @@ impl<F: FnMut(u32, bool) -> bool, const YIELDS: bool> Body for Tasks<F, YIELDS> 
     fn index(&self) -> u32 {
         self.0
     }
-    fn run(&mut self, requeueable: bool) -> bool {
-        (self.1)(self.0, requeueable)
+    fn run(&mut self, requeues: u32) -> bool {
+        (self.1)(self.0, requeues < MAX_REQUEUES)
     }
 }

@@ -1,7 +1,7 @@
 //! What a block tells of how it leaves, for statistics, and of its longest chunk.
 
 use super::{Block, BlockNotes};
-use crate::abi::{Cohort, StopLimit, StopWords, Technique};
+use crate::abi::{Cohort, DeviceQueue, StopLimit, StopWords, Technique};
 use crate::atomic_shim::Ordering::Relaxed;
 
 /// Notes how long the chunk took that ends now. A requeued one took less than that, which changes no maximum.
@@ -24,11 +24,13 @@ pub(super) unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: 
     // SAFETY: the caller's promise.
     let queue = unsafe { &*cohort.queue };
     let notes = block.notes();
-    let signal = cohort.signal.or_newer(queue.signal.load(Relaxed));
+    // Both ahead of the branch, so that the loads overlap.
+    let (word, arrived) = (queue.signal.load(Relaxed), queue.arrived.load(Relaxed));
+    let signal = cohort.signal.or_newer(word);
     let latest = match signal.limit() {
-        // Nothing is to be kept, and the time would delay the block.
+        // Nothing is to be kept.
         StopLimit::SOONEST => None,
-        _ => queue.since(signal, block.nanos()),
+        _ => DeviceQueue::between(arrived, signal, block.nanos()),
     };
     let is_lost = technique == Technique::Requeue;
     notes.lost.set(if is_lost { notes.elapsed(block.clock() as u32) } else { 0 });

@@ -63,11 +63,44 @@ struct Slot {
 }
 
 impl Slot {
-    /// Where this thread's state of type `T` and its place in the loop are.
+    /// Where a state is that is not interleaved.
     #[inline(always)]
-    fn state<T: State, I>(&self) -> *mut (T, I) {
+    fn own<T: State, I>(&self) -> *mut (T, I) {
         let offset = thread::thread_number() as usize * state_bytes::<T>() as usize;
         self.start.wrapping_add(offset).cast()
+    }
+
+    /// Copies an interleaved state into the slot, or out of it: the first words of a warp's threads are side by side, then
+    /// their second ones, and so on.
+    ///
+    /// # Safety
+    ///
+    /// The slot is one for states of type `T` of so many threads, and no other thread accesses this thread's part.
+    #[inline(always)]
+    unsafe fn copy_words<T: State, I>(&self, state: &mut MaybeUninit<(T, I)>, into_slot: bool) {
+        let number = thread::thread_number() as usize;
+        let (warp, lane) = (number / LANES, number % LANES);
+        let start = self.start.wrapping_add(warp * LANES * state_bytes::<T>() as usize);
+        let saved = |index: usize| start.cast::<StateWord>().wrapping_add(index * LANES + lane);
+        let (state, words) = (state.as_mut_ptr(), size_of::<(T, I)>() / size_of::<StateWord>());
+        // SAFETY: the slot has room for as many words of each thread, and one more for the bytes at the end, as the size of a
+        // state there is a multiple of 16.
+        unsafe {
+            for index in 0..words {
+                let own = state.cast::<StateWord>().add(index);
+                if into_slot {
+                    saved(index).write(own.read_unaligned());
+                } else {
+                    own.write_unaligned(saved(index).read());
+                }
+            }
+            for byte in words * size_of::<StateWord>()..size_of::<(T, I)>() {
+                let own = state.cast::<Byte>().add(byte);
+                let saved = saved(words).cast::<Byte>().add(byte % size_of::<StateWord>());
+                let (from, to) = if into_slot { (own, saved) } else { (saved, own) };
+                to.write(from.read());
+            }
+        }
     }
 
     /// Copies this thread's part of shared memory into the slot, or out of it: every so many words, so that the threads of
@@ -80,7 +113,8 @@ impl Slot {
     unsafe fn copy_shared<T: State>(&self, into_slot: bool) {
         let UVec3 { x, y, z } = thread::block_dim();
         let (number, threads) = (thread::thread_number() as usize, (x * y * z) as usize);
-        let saved = self.start.wrapping_add(threads * state_bytes::<T>() as usize);
+        let states = threads.next_multiple_of(LANES) * state_bytes::<T>() as usize;
+        let saved = self.start.wrapping_add(states);
         let shared = target::shared_base();
         let (from, to) = if into_slot { (shared, saved) } else { (saved, shared) };
         let words = self.shared / size_of::<Word>();
@@ -101,7 +135,19 @@ impl Slot {
 
 /// What is copied may have been written by no thread.
 type Word = MaybeUninit<u128>;
+type StateWord = MaybeUninit<u32>;
 type Byte = MaybeUninit<u8>;
+
+/// Threads whose states are interleaved: a warp.
+const LANES: usize = 32;
+
+/// Whether the states of a warp's threads are interleaved, so that as few accesses as there can be copy them: with each state
+/// by itself, some blocks took 10 µs longer to leave. Of larger states, the compiler would not unroll the loop over the words, and
+/// keep them in memory all the time because of it.
+#[inline(always)]
+const fn is_interleaved<T, I>() -> bool {
+    size_of::<(T, I)>() <= 128
+}
 
 /// All threads of the block call each of these functions.
 impl Yields {
@@ -120,15 +166,34 @@ impl Yields {
         let slot = self.switch()?.resumed::<T>()?;
         // No thread accesses shared memory ahead of the loop any more when the first one writes what was saved there.
         target::yield_vote(false);
-        // SAFETY: the block has the slot, which holds states of this type: only this kernel's threads write there. The
-        // barriers keep other accesses to shared memory away.
-        let saved = unsafe {
+        // SAFETY: the block has the slot, which holds states of this type: only this kernel's threads write there, each its
+        // own words, all of them. The barriers keep other accesses to shared memory away.
+        unsafe {
             slot.copy_shared::<T>(false);
-            slot.state::<T, I>().read()
-        };
-        // All of it is there when the first thread goes on.
-        target::yield_vote(false);
-        Some(saved)
+            if is_interleaved::<T, I>() {
+                let mut saved = MaybeUninit::uninit();
+                slot.copy_words::<T, I>(&mut saved, false);
+                Some(saved.assume_init())
+            } else {
+                Some(slot.own::<T, I>().read())
+            }
+        }
+    }
+
+    /// Ends what [`resumed`](Yields::resumed) has begun, if the thread goes on. This is not done there: with fences between the
+    /// read of a large state and its return, the compiler would keep a second one in local memory.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn took_over(&mut self) {
+        if self.switch().is_some_and(|switch| switch.resumes()) {
+            // All of it is there when the first thread goes on, and no thread reads the slot any more.
+            target::yield_vote(false);
+            if target::is_first_thread()
+                && let Some(switch) = self.switch()
+            {
+                switch.give_back();
+            }
+        }
     }
 
     /// Whether the block leaves here. Then each thread has saved its state, its place in the loop and its part of shared
@@ -161,7 +226,11 @@ impl Yields {
         {
             // SAFETY: the block has the slot, and no thread changes shared memory any more.
             unsafe {
-                slot.state::<T, I>().write((state, place));
+                if is_interleaved::<T, I>() {
+                    slot.copy_words::<T, I>(&mut MaybeUninit::new((state, place)), true);
+                } else {
+                    slot.own::<T, I>().write((state, place));
+                }
                 slot.copy_shared::<T>(true);
             }
         }
@@ -181,8 +250,8 @@ mod device {
     use crate::thread::{self, UVec3};
     use crate::worker::save;
 
-    /// How a block leaves block-tasks at checkpoints, and goes on with them. The slot of the block-task that the block runs
-    /// is in shared memory, because a register would be one in all threads.
+    /// How a block leaves block-tasks at checkpoints, and goes on with them. The slot that it takes is in shared memory, because a
+    /// register would be one in all threads.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Switch {
         /// The launch's requeue list, which says where the save area is.
@@ -191,11 +260,10 @@ mod device {
         resumes: u32,
     }
 
-    /// The slot, plus 1, of the block-task that the block runs, or 0. Kernels without votes have a decision there.
+    /// The slot that the block leaves its block-task in. Kernels without votes have a decision there.
     ///
-    /// The first thread writes it, when a block-task is selected and when it takes a slot, and reads it, so it needs no
-    /// barrier for that. The other threads read it behind the vote that the first one takes part in after it has written,
-    /// and the block runs no other block-task after that.
+    /// The first thread writes it when it takes a slot. The other threads read it behind the vote that the first one takes part
+    /// in after that, and the block runs no other block-task any more.
     #[inline(always)]
     fn word() -> *mut u32 {
         target::yield_word().cast::<u32>().wrapping_add(1)
@@ -204,7 +272,7 @@ mod device {
     /// Volatile, because the compiler does not see that a barrier lets other threads write.
     #[inline(always)]
     fn slot_of_block() -> u32 {
-        // SAFETY: the word is this block's, and was written when it selected its block-task.
+        // SAFETY: the word is this block's, and was written when it took the slot.
         unsafe { word().read_volatile() }
     }
 
@@ -225,7 +293,7 @@ mod device {
     #[inline(always)]
     fn words(list: &RequeueList) -> &[AtomicU32] {
         // SAFETY: the host has reserved so many there, which live as long as the list.
-        unsafe { core::slice::from_raw_parts(memory(list).cast(), MAX_SAVE_SLOTS) }
+        unsafe { core::slice::from_raw_parts(memory(list).cast(), MAX_SAVE_SLOTS / 32) }
     }
 
     /// Bytes of a slot for this block.
@@ -239,36 +307,39 @@ mod device {
         /// For entries whose kernels have no checkpoint, or never leave there.
         pub const NONE: Switch = Switch { list: core::ptr::null(), resumes: 0 };
 
-        /// The slot of this number, plus 1.
+        /// The slot of this number.
         #[inline(always)]
         fn at<T: State>(self, number: u32) -> Slot {
             // SAFETY: the list is the launch's, and has a save area, because a slot was taken there.
             let start = memory(unsafe { &*self.list });
-            let offset = SAVE_WORDS + (number - 1) as usize * bytes::<T>() as usize;
+            let offset = SAVE_WORDS + number as usize * bytes::<T>() as usize;
             Slot {
                 start: start.wrapping_add(offset),
                 shared: target::dynamic_shared_bytes() as usize,
             }
         }
 
+        /// Whether the block-task goes on from a slot.
+        #[inline(always)]
+        pub fn resumes(self) -> bool {
+            self.resumes > 0
+        }
+
         /// The slot that the block-task goes on from, unless it starts.
         #[inline(always)]
         pub fn resumed<T: State>(self) -> Option<Slot> {
-            if self.resumes == 0 { None } else { Some(self.at::<T>(self.resumes)) }
+            Some(self.at::<T>(self.resumes.checked_sub(1)?))
         }
 
-        /// The block-task's slot, behind a vote in which the first thread has found or taken it.
+        /// The block-task's slot, behind a vote in which the first thread has taken it.
         #[inline(always)]
         pub fn current<T: State>(self) -> Option<Slot> {
             Some(self.at::<T>(slot_of_block()))
         }
 
-        /// Takes a slot for the block-task, if it has none; whether it has one now. The first thread calls this.
+        /// Takes a slot for the block-task; whether there is one. The first thread calls this.
         #[inline(always)]
         pub fn takes_slot<T: State>(self) -> bool {
-            if slot_of_block() > 0 {
-                return true;
-            }
             // SAFETY: the list is the launch's.
             let list = unsafe { &*self.list };
             let slots = save_slots(list.save.bytes.load(Relaxed), bytes::<T>());
@@ -276,44 +347,28 @@ mod device {
             if slots == 0 {
                 return false;
             }
-            let Some(used) = words(list).get(..slots as usize) else { return false };
-            // Blocks begin at different slots, so that they seldom want the same one.
-            match save::take(used, target::block_number()) {
+            match save::take(words(list), slots, target::block_number()) {
                 Some(slot) => {
-                    set_slot_of_block(slot + 1);
+                    set_slot_of_block(slot);
                     true
                 }
                 None => false,
             }
         }
 
-        /// The block selects a block-task next that is saved in this slot, or starts. Every thread calls this.
-        #[inline(always)]
-        pub fn select(slot: Option<u32>) -> u32 {
-            let number = slot.map_or(0, |slot| slot + 1);
-            if target::is_first_thread() {
-                set_slot_of_block(number);
-            }
-            number
-        }
-
         /// The slot of the block-task that the block has left, behind a barrier.
         #[inline(always)]
         pub fn slot() -> u32 {
-            slot_of_block() - 1
+            slot_of_block()
         }
 
-        /// Gives back the slot of the block-task, which has ended, if it has one. Every thread calls this, behind a barrier
-        /// of the whole block: no thread reads the slot any more.
+        /// Gives back the slot that the block-task goes on from, behind a barrier of the whole block: no thread reads it any
+        /// more. The first thread calls this.
         #[inline(always)]
-        pub fn give_back(list: *const RequeueList) {
-            // The first thread, because that alone may read the word here: it is the one that writes it next.
-            if target::is_first_thread() {
-                let number = slot_of_block();
-                if number > 0 {
-                    // SAFETY: the list is the launch's, and has a save area, because a slot was taken there.
-                    save::give_back(words(unsafe { &*list }), number - 1);
-                }
+        pub fn give_back(self) {
+            if let Some(slot) = self.resumes.checked_sub(1) {
+                // SAFETY: the list is the launch's, and has a save area, because a slot was taken there.
+                save::give_back(words(unsafe { &*self.list }), slot);
             }
         }
     }
@@ -341,7 +396,7 @@ mod host {
     use core::cell::{Cell, UnsafeCell};
     use std::sync::Arc;
 
-    use super::{Slot, State, Yields};
+    use super::{LANES, Slot, State, Yields};
     use crate::atomic_shim::AtomicU32;
     use crate::worker::save;
 
@@ -350,6 +405,7 @@ mod host {
     #[derive(Debug)]
     pub struct SaveArea {
         used: Box<[AtomicU32]>,
+        slots: u32,
         memory: Box<[UnsafeCell<u128>]>,
         /// Bytes of a thread's state, and of shared memory, rounded up to whole words.
         state: usize,
@@ -374,31 +430,38 @@ mod host {
             let slots = slots.min(crate::abi::MAX_SAVE_SLOTS as u32);
             let (state, shared) = (state as usize, shared as usize);
             let (state, shared) = (state.next_multiple_of(WORD), shared.next_multiple_of(WORD));
-            let slot = (threads as usize).checked_mul(state)?.checked_add(shared)?;
+            let threads = (threads as usize).next_multiple_of(LANES);
+            let slot = threads.checked_mul(state)?.checked_add(shared)?;
             let words = (slots as usize).checked_mul(slot)? / WORD;
             let mut memory = Vec::new();
             memory.try_reserve_exact(words).ok()?;
             memory.resize_with(words, || UnsafeCell::new(POISON));
             Some(SaveArea {
-                used: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+                used: (0..slots.div_ceil(u32::BITS)).map(|_| AtomicU32::new(0)).collect(),
+                slots,
                 memory: memory.into(),
                 state,
                 shared,
-                threads: threads as usize,
+                threads,
             })
         }
 
         /// Whether the area is one for such blocks.
         pub fn is_for(&self, threads: u32, state: u32, shared: u32) -> bool {
             let rounded = |bytes: u32| (bytes as usize).next_multiple_of(WORD);
-            (self.threads, self.state, self.shared)
-                == (threads as usize, rounded(state), rounded(shared))
+            let threads = (threads as usize).next_multiple_of(LANES);
+            (self.threads, self.state, self.shared) == (threads, rounded(state), rounded(shared))
         }
 
         /// The words of a slot.
         fn words(&self, slot: u32) -> &[UnsafeCell<u128>] {
             let words = (self.threads * self.state + self.shared) / WORD;
             &self.memory[slot as usize * words..][..words]
+        }
+
+        fn at(&self, slot: u32) -> Slot {
+            let start = UnsafeCell::raw_get(self.words(slot).as_ptr()).cast();
+            Slot { start, shared: self.shared }
         }
 
         fn poison(&self, slot: u32) {
@@ -414,64 +477,63 @@ mod host {
     #[derive(Debug)]
     pub struct Switch {
         area: Option<Arc<SaveArea>>,
-        /// The slot that the block tries first.
-        first: u32,
-        slot: Cell<Option<u32>>,
-        /// Whether the block-task goes on from its slot.
-        resumes: Cell<bool>,
+        /// The block's number.
+        number: u32,
+        /// The slot that the block-task goes on from, and the one that the block leaves it in.
+        resumes: Cell<Option<u32>>,
+        left: Cell<Option<u32>>,
     }
 
     impl Switch {
         /// For block `number` of its grid.
         pub fn new(area: Option<Arc<SaveArea>>, number: u32) -> Switch {
-            Switch { area, first: number, slot: Cell::new(None), resumes: Cell::new(false) }
+            Switch { area, number, resumes: Cell::new(None), left: Cell::new(None) }
         }
 
         /// The block-task that runs next goes on from this slot, or starts.
         pub fn resume(&self, slot: Option<u32>) {
-            self.slot.set(slot);
-            self.resumes.set(slot.is_some());
+            self.resumes.set(slot);
         }
 
-        /// The slot of the block-task.
+        /// Whether the block-task goes on from a slot, which it still has.
+        pub(super) fn resumes(&self) -> bool {
+            self.resumes.get().is_some()
+        }
+
+        /// The slot of the block-task that the block has left.
         pub fn slot(&self) -> Option<u32> {
-            self.slot.get()
+            self.left.get()
         }
 
-        /// Gives back the slot of the block-task, which has ended.
+        /// Gives back the slot that the block-task goes on from, if it still has that.
         pub fn give_back(&self) {
-            if let (Some(area), Some(slot)) = (&self.area, self.slot.take()) {
+            if let (Some(area), Some(slot)) = (&self.area, self.resumes.take()) {
                 area.poison(slot);
                 save::give_back(&area.used, slot);
             }
         }
 
-        /// Takes a slot for the block-task, if it has none; whether it has one now.
+        /// Takes a slot for the block-task; whether there is one.
         #[expect(clippy::extra_unused_type_parameters, reason = "the size of a slot, on a GPU")]
         pub(super) fn takes_slot<T: State>(&self) -> bool {
-            let Some(area) = &self.area else { return false };
-            if self.slot.get().is_none() {
-                self.slot.set(save::take(&area.used, self.first));
-            }
-            self.slot.get().is_some()
+            let area = self.area.as_ref();
+            self.left.set(area.and_then(|area| save::take(&area.used, area.slots, self.number)));
+            self.left.get().is_some()
         }
 
-        /// The slot of the block-task.
+        /// The slot that the block leaves the block-task in.
         #[expect(clippy::extra_unused_type_parameters, reason = "the size of a slot, on a GPU")]
         pub(super) fn current<T: State>(&self) -> Option<Slot> {
-            let (area, slot) = (self.area.as_ref()?, self.slot.get()?);
-            let start = UnsafeCell::raw_get(area.words(slot).as_ptr()).cast();
-            Some(Slot { start, shared: area.shared })
+            Some(self.area.as_ref()?.at(self.left.get()?))
         }
 
         /// The slot that the block-task goes on from, unless it starts.
+        #[expect(clippy::extra_unused_type_parameters, reason = "the size of a slot, on a GPU")]
         pub(super) fn resumed<T: State>(&self) -> Option<Slot> {
-            if !self.resumes.get() {
-                return None;
-            }
+            let slot = self.resumes.get()?;
             // All blocks of a launch have its save area, or none has one. From its start, the task would do rounds again.
-            let slot = self.current::<T>();
-            Some(slot.expect("a block that goes on with a saved task has the save area"))
+            let area = self.area.as_ref();
+            Some(area.expect("a block that goes on with a saved task has the save area").at(slot))
         }
     }
 

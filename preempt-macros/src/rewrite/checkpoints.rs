@@ -226,6 +226,8 @@ impl Checkpoint {
                 }
             };
         };
+        let took_over: Stmt =
+            parse_quote_spanned!(at=> #krate::yields::Yields::took_over(#yields););
         // A closure that is never called, and does not compile if the checkpoint changes a variable other than the state: what
         // it starts with is not computed again where a block-task goes on, and what the loop has done is not done again. It
         // stands ahead of the state, whose name may be that of a variable that the state starts with.
@@ -243,6 +245,6 @@ impl Checkpoint {
             }),
             None,
         );
-        body.stmts.splice(position..position + 2, [check, resumed, looped]);
+        body.stmts.splice(position..position + 2, [check, resumed, took_over, looped]);
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn run_on_a_taken_sm(call: Call<'static>) -> u32 {
     queue.signal.store(Signal::new(2, SmRange::EMPTY).to_bits(), Relaxed);
     let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::ALL), ..cohort };
     // SAFETY: the queue is alive until all threads have ended.
-    run_yielding(call, unsafe { Yields::new(&cohort, true) })
+    run_yielding(call, unsafe { Yields::new(&cohort, 0) })
 }
 
 fn run_yielding(call: Call<'static>, yields: Yields) -> u32 {

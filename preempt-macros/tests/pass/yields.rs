@@ -89,7 +89,7 @@ fn waits(call: Call<'static>) -> [String; 2] {
     let cohort: Cohort = unsafe { std::mem::zeroed() };
     let cohort = Cohort { queue: &queue, signal: Signal::new(1, SmRange::ALL), ..cohort };
     // SAFETY: the queue is alive until all threads have ended.
-    [Yields::OFF, unsafe { Yields::new(&cohort, true) }].map(|yields| {
+    [Yields::OFF, unsafe { Yields::new(&cohort, 0) }].map(|yields| {
         assert_eq!(run_waiting(call.clone(), yields, wait), 0);
         WAITS.take()
     })

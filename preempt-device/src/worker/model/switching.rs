@@ -39,23 +39,21 @@ impl Body for SwitchingBody<'_> {
     fn slot(&self) -> u32 {
         self.slot.unwrap()
     }
-    fn give_back_slot(&self) {
-        self.slot.iter().for_each(|slot| save::give_back(&self.launch.used, *slot));
-    }
-    fn run(&mut self, _: bool) -> bool {
+    fn run(&mut self, _: u32) -> bool {
         let Switching { launch, rounds, used, slots, outcomes } = self.launch;
         let mut first = 0;
-        if let Some(slot) = self.slot {
+        if let Some(slot) = self.slot.take() {
             slots.update(slot, |cell| {
                 assert_eq!(*cell / 4, 1 + self.task, "the slot of another task");
                 first = *cell % 4;
                 // As the next owner must not find it.
                 *cell = u32::MAX;
             });
+            save::give_back(used, slot);
         }
         for round in first..*rounds {
             if round > first && !launch.queues[self.queue].grants(self.granted, self.sm) {
-                self.slot = self.slot.or_else(|| save::take(used, 0));
+                self.slot = save::take(used, 1, 0);
                 outcomes[usize::from(self.slot.is_none())].fetch_add(1, Relaxed);
                 if let Some(slot) = self.slot {
                     slots.update(slot, |cell| *cell = 4 * (1 + self.task) + round);
@@ -121,7 +119,7 @@ fn a_task_goes_on_where_its_block_left_it() {
     });
 }
 
-/// A task is left, goes on, and is left again, in the same slot.
+/// A task is left, goes on, and is left again.
 #[test]
 fn a_task_is_left_twice() {
     Outcomes::<3>::new().of_model(2, |happened| {
@@ -151,7 +149,7 @@ fn a_task_is_left_twice() {
     });
 }
 
-/// A block ends a task, and gives its slot back, while another block needs one.
+/// A block goes on with a task, and gives its slot back, while another block needs one.
 #[test]
 fn a_slot_goes_from_one_task_to_another() {
     Outcomes::<4>::new().of_model(2, |happened| {

@@ -201,10 +201,6 @@ impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS
         self.switch.slot().expect("a task that was left at a checkpoint has a slot")
     }
 
-    fn give_back_slot(&self) {
-        self.switch.give_back();
-    }
-
     fn seek(&mut self, index: u32) {
         self.index = index;
     }
@@ -213,11 +209,12 @@ impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS
         self.index
     }
 
-    fn run(&mut self, requeueable: bool) -> bool {
+    fn run(&mut self, requeues: u32) -> bool {
         let Resident { op, launch, run, failed, sm, .. } = self.resident;
         // A failed launch has no result, so its other block-tasks are only counted. Relaxed, as below: a block that
         // sees the failure late does needless work.
         if failed.load(Ordering::Relaxed) {
+            self.switch.give_back();
             return false;
         }
         let [x, y, z] = run.extents();
@@ -231,11 +228,14 @@ impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS
             began: std::time::Instant::now(),
             decision: &self.decision,
             switch: &self.switch,
-            requeueable: run.cohort().filter(|_| requeueable),
+            cohort: run.cohort(),
+            requeues,
         };
         // SAFETY: the launch checked the arguments against the kernel's. Whatever happens, the
         // block goes on: a launch whose blocks do not leave never ends.
         let result = caught(|| unsafe { self.emulator.run(&task) });
+        // For a block-task that failed ahead of its checkpoint.
+        self.switch.give_back();
         match result.and_then(|result| result) {
             Ok(requeued) => requeued,
             Err(message) => {
@@ -269,7 +269,7 @@ impl PlainRun {
                 break;
             }
             body.seek(index as u32);
-            body.run(false);
+            body.run(worker::MAX_REQUEUES_FOR_LIMITS);
             // A grid whose last block-tasks run keeps nothing waiting.
             let has_more = self.next.load(Ordering::Relaxed) < u64::from(tasks);
             if has_more && makes_room() {

@@ -256,7 +256,8 @@ impl<const YIELDS: bool> worker::Body for Tasks<'_, YIELDS> {
         self.index
     }
 
-    fn run(&mut self, requeueable: bool) -> bool {
+    fn run(&mut self, requeues: u32) -> bool {
+        let requeueable = requeues < worker::MAX_REQUEUES;
         let Resident { op, launch, failed, .. } = self.block;
         // Other threads go first, as often as shuttle likes.
         let mut state = lock(&self.model.state);

@@ -49,8 +49,10 @@ pub(super) struct Task<'a> {
     pub decision: &'a Decision,
     /// How the block leaves tasks at checkpoints.
     pub switch: &'a Switch,
-    /// The cohort whose signal the task's yield points look at, unless it has to run to its end.
-    pub requeueable: Option<&'a Cohort>,
+    /// The cohort whose signal the task's yield points look at.
+    pub cohort: Option<&'a Cohort>,
+    /// How often the task was requeued.
+    pub requeues: u32,
 }
 
 /// An emulated thread, which runs until it waits or ends, perhaps by a panic. It resumes with the others' answer to the
@@ -163,11 +165,12 @@ impl Emulator {
             grid_dim: task.grid_dim,
             sm: task.sm,
             shared: self.shared.as_mut_ptr().cast(),
-            yields: task.requeueable.map_or(Yields::OFF, |cohort| {
+            yields: task.cohort.map_or(Yields::OFF, |cohort| {
                 // SAFETY: the block's thread holds the device's queues while the block runs, and the others are the
                 // block's. The save area is the launch's.
                 unsafe {
-                    let yields = Yields::new(cohort, true).decided_by(task.decision, task.index);
+                    let yields = Yields::new(cohort, task.requeues);
+                    let yields = yields.decided_by(task.decision, task.index);
                     yields.begun(task.began).switched_by(task.switch)
                 }
             }),

@@ -149,15 +149,8 @@ impl FakeKernel {
             unsafe {
                 match self {
                     FakeKernel::Saves(saves) => {
-                        let mut tasks = SavedTasks {
-                            saves: *saves,
-                            cohort,
-                            threads,
-                            sm,
-                            index: 0,
-                            slot: None,
-                            resumes: false,
-                        };
+                        let mut tasks =
+                            SavedTasks { saves: *saves, cohort, threads, sm, index: 0, slot: None };
                         if number == 0 {
                             tasks.check_free();
                         }
@@ -197,7 +190,8 @@ impl<const YIELDS: bool> worker::Body for OfKernel<'_, YIELDS> {
         self.0.index
     }
 
-    fn run(&mut self, requeueable: bool) -> bool {
+    fn run(&mut self, requeues: u32) -> bool {
+        let requeueable = requeues < worker::MAX_REQUEUES;
         let Tasks { entry, cohort, threads, sm, index } = self.0;
         // SAFETY: the device layer keeps the device queue.
         let queue: &DeviceQueue = unsafe { &*cohort.queue };

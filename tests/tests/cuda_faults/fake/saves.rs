@@ -66,8 +66,8 @@ pub struct SavedTasks<'a> {
     pub threads: u32,
     pub sm: u32,
     pub index: u32,
+    /// The slot that the block-task goes on from, or is left in.
     pub slot: Option<u32>,
-    pub resumes: bool,
 }
 
 impl SavedTasks<'_> {
@@ -84,15 +84,16 @@ impl SavedTasks<'_> {
         }
         // SAFETY: they are there, as was just seen.
         let words =
-            unsafe { std::slice::from_raw_parts(start as *const AtomicU32, MAX_SAVE_SLOTS) };
+            unsafe { std::slice::from_raw_parts(start as *const AtomicU32, MAX_SAVE_SLOTS / 32) };
         Some((words, save_slots(bytes as u32, slot_bytes(self.threads, STATE, SHARED))))
     }
 
     /// Checks that a launch that begins has all slots of its save area.
     pub fn check_free(&self) {
-        let used = self
-            .area()
-            .map(|(words, _)| words.iter().filter(|word| word.load(Ordering::Relaxed) > 0).count());
+        let in_use = |words: &[AtomicU32]| {
+            words.iter().map(|word| word.load(Ordering::Relaxed).count_ones())
+        };
+        let used = self.area().map(|(words, _)| in_use(words).sum::<u32>());
         // Another cohort of the launch may have begun before the first one, and has claimed block-tasks then.
         // SAFETY: the device layer keeps the control block.
         let is_begun = unsafe { &*self.cohort.claims }.next.load(Ordering::Acquire) > 0;
@@ -110,16 +111,22 @@ impl SavedTasks<'_> {
         Some([0, 4].map(|offset| unsafe { &*((start + offset) as *const AtomicU32) }))
     }
 
-    /// Takes a slot, if the block-task has none and one is free; whether it has one.
+    /// Takes a slot, if one is free.
     fn takes_slot(&mut self) -> bool {
-        if self.slot.is_none()
-            && let Some((words, slots)) = self.area()
-        {
-            let free = words[..slots as usize].iter();
-            let taken = free.map(|word| word.swap(1, Ordering::AcqRel)).position(|was| was == 0);
-            self.slot = taken.map(|slot| slot as u32);
-        }
+        self.slot = self.area().and_then(|(words, slots)| {
+            (0..slots).find(|slot| {
+                let bit = 1 << (slot % 32);
+                words[*slot as usize / 32].fetch_or(bit, Ordering::AcqRel) & bit == 0
+            })
+        });
         self.slot.is_some()
+    }
+
+    /// Gives back the slot that the block-task goes on from.
+    fn gives_slot_back(&mut self) {
+        if let (Some(slot), Some((words, _))) = (self.slot.take(), self.area()) {
+            words[slot as usize / 32].fetch_and(!(1 << (slot % 32)), Ordering::Release);
+        }
     }
 }
 
@@ -137,29 +144,21 @@ impl worker::Body for SavedTasks<'_> {
 
     fn resume(&mut self, slot: Option<u32>) {
         self.slot = slot;
-        self.resumes = slot.is_some();
     }
 
     fn slot(&self) -> u32 {
         self.slot.unwrap_or_default()
     }
 
-    fn give_back_slot(&self) {
-        if let (Some(slot), Some((words, _))) = (self.slot, self.area()) {
-            words[slot as usize].store(0, Ordering::Release);
-        }
-    }
-
-    fn run(&mut self, _: bool) -> bool {
+    fn run(&mut self, _: u32) -> bool {
         let mut first = 0;
-        if self.resumes
-            && let Some([task, round]) = self.slot.and_then(|slot| self.saved(slot))
-        {
+        if let Some([task, round]) = self.slot.and_then(|slot| self.saved(slot)) {
             if task.load(Ordering::Relaxed) != 1 + self.index {
                 state().violation(format!("block-task {} is in no slot", self.index));
             }
             first = round.load(Ordering::Relaxed);
         }
+        self.gives_slot_back();
         let (saves, index, threads) = (self.saves, self.index, self.threads);
         let Cohort { queue, signal, .. } = *self.cohort;
         // SAFETY: the device layer keeps the device queue.

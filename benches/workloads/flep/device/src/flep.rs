@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use preempt_device::abi::{COHORT_SLOTS, Cohort};
-use preempt_device::worker::{Block, Body, Chunk};
+use preempt_device::worker::{Block, Body, Chunk, MAX_REQUEUES_FOR_LIMITS};
 
 /// In [`Cohort::slot`]: FLEP's loop (its figure 4). One thread of each block looks at the flag, the lane's word
 /// in memory of the host, before each `amortize` block-tasks, and the block leaves if it is not 0. Each
@@ -53,7 +53,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         }
         let start = block.clock();
         body.seek(claimed.start);
-        body.run(false);
+        body.run(MAX_REQUEUES_FOR_LIMITS);
         if cohort.slot == LONGEST {
             block.elect(|block| {
                 let took = block.clock().wrapping_sub(start);
@@ -127,7 +127,7 @@ mod tests {
         fn index(&self) -> u32 {
             self.0
         }
-        fn run(&mut self, _: bool) -> bool {
+        fn run(&mut self, _: u32) -> bool {
             (self.1)(self.0);
             false
         }
