@@ -14,6 +14,9 @@ pub const BLOCK: usize = 256;
 /// Rows of a template between two yield points.
 const CHUNK: usize = 2;
 
+/// Elements of a window that a thread reads between two checkpoints.
+const FILL: usize = 4;
+
 /// The largest template, in both directions: the original's.
 const MOST_WANTED: usize = 51;
 
@@ -262,30 +265,41 @@ pub fn heart_wall_track_saving(
     };
     let (top, left) = (origin(places[2 * point], height), origin(places[2 * point + 1], width));
     let side = window - template + 1;
-    // SAFETY: the window is in the frame, and its rows and columns are below `window`, those of the template below
-    // `template`; where a template lies in the window is below `side` in both directions. Barriers lie between
-    // writes and reads by other threads. Each block-task writes its own elements.
-    unsafe {
-        let frame = pixels.as_ptr().add(point / points * width * height);
-        let mut i = t;
-        while i < of_window {
-            searched.add(i).write(*frame.add((top + i / window) * width + left + i % window));
-            i += BLOCK;
-        }
-        let mut i = t;
-        while i < of_template {
-            wanted.add(i).write(*templates.get_unchecked(point * of_template + i));
-            i += BLOCK;
-        }
-    }
-    thread::sync_threads();
-    // For all places, and for all rows of a template.
-    let all = ((side * side).div_ceil(BLOCK) * template) as u32;
+    // Rounds that read the window and the template, which a block-task has no need to repeat when it goes on. The template is
+    // the smaller one.
+    let fill = of_window.div_ceil(FILL * BLOCK);
+    // Then for all places, and for all rows of a template.
+    let all = (fill + (side * side).div_ceil(BLOCK) * template) as u32;
     let start = (0.0, 0.0, 0.0, 0.0, 0.0);
     // The best score and its place, and the sums of the place that is looked at.
     checkpoint!(state: (f32, u32, Sums) = (f32::NEG_INFINITY, u32::MAX, start) => for round in 0..all {
+        if (round as usize) < fill {
+            let first = round as usize * FILL * BLOCK + t;
+            let mut k = 0;
+            while k < FILL {
+                let i = first + k * BLOCK;
+                // SAFETY: the window is in the frame, and its rows and columns are below `window`, as the template's elements
+                // are below `of_template`.
+                unsafe {
+                    if i < of_window {
+                        let frame = pixels.as_ptr().add(point / points * width * height);
+                        let pixel = *frame.add((top + i / window) * width + left + i % window);
+                        searched.add(i).write(pixel);
+                    }
+                    if i < of_template {
+                        wanted.add(i).write(*templates.get_unchecked(point * of_template + i));
+                    }
+                }
+                k += 1;
+            }
+            if round as usize + 1 == fill {
+                thread::sync_threads();
+            }
+            continue;
+        }
         let (mut best, mut number, mut sums) = state;
-        let (turn, row) = (round as usize / template, round as usize % template);
+        let row_of_all = round as usize - fill;
+        let (turn, row) = (row_of_all / template, row_of_all % template);
         let place = turn * BLOCK + t;
         // Threads without a place have that of the first.
         let at = if place < side * side { place } else { 0 };

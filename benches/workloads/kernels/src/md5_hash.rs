@@ -32,22 +32,25 @@ pub fn md5_search(digest: Digest, bytes: u32, values: u32, keys: u32, found: Sli
         let mut key = key(first, bytes, values);
         let mut i = 0;
         while i < values {
-            // One hash takes microseconds where all warps that an SM can hold do so.
+            // Two hashes take microseconds where all warps that an SM can hold do so.
             yield_point!();
-            let hash = md5(key, bytes);
-            if hash.0 == digest.0 {
-                let [a, b, c, d] = hash.0;
-                let words = [first + i, key[0], key[1], a, b, c, d];
-                let mut word = 0;
-                while word < FOUND {
-                    // SAFETY: no other thread has this digest.
-                    unsafe { found.write(word, words[word]) };
-                    word += 1;
+            let stop = (i + 2).min(values);
+            while i < stop {
+                let hash = md5(key, bytes);
+                if hash.0 == digest.0 {
+                    let [a, b, c, d] = hash.0;
+                    let words = [first + i, key[0], key[1], a, b, c, d];
+                    let mut word = 0;
+                    while word < FOUND {
+                        // SAFETY: no other thread has this digest.
+                        unsafe { found.write(word, words[word]) };
+                        word += 1;
+                    }
                 }
+                // The first byte, which ends below `values`, so nothing is carried.
+                key[0] += 1;
+                i += 1;
             }
-            // The first byte, which ends below `values`, so nothing is carried.
-            key[0] += 1;
-            i += 1;
         }
     }
 }

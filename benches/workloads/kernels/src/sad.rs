@@ -4,6 +4,8 @@
 //! frame before: for each of its 16 parts of 4 by 4 pixels, and then for larger parts. Parts and macroblocks are
 //! row by row; all places of one part are one after the other, row by row.
 
+use core::ops::Range;
+
 use preempt_device::prelude::*;
 
 use crate::input::hash;
@@ -34,6 +36,12 @@ const WINDOW: usize = MACROBLOCK + 2 * RANGE;
 
 /// Parts of 4 by 4 pixels in a macroblock.
 pub const SMALLEST: usize = PARTS * PARTS;
+
+/// Elements of a window that a thread reads between two checkpoints.
+const FILL: usize = 6;
+
+/// Rounds in which the threads of a block read the window and the macroblock.
+const FILLS: u32 = (WINDOW * WINDOW).div_ceil(FILL * BLOCK) as u32;
 
 /// Rounds in which the threads of a block compare all parts with all places.
 const ROUNDS: u32 = (PLACES.div_ceil(BLOCK) * SMALLEST) as u32;
@@ -84,8 +92,8 @@ unsafe fn difference(own: *const u8, moved: *const u8, part: usize) -> u32 {
     sum
 }
 
-/// Reads a macroblock of `frame` and the window around it in `before`, from its first row and column on. A barrier lies
-/// between this and reads by other threads.
+/// Reads parts of a macroblock of `frame` and of the window around it in `before`, from its first row and column on; there
+/// are [`FILLS`] of them. A barrier lies between this and reads by other threads.
 ///
 /// # Safety
 ///
@@ -96,23 +104,22 @@ unsafe fn read_tiles(
     (frame, before): (&[u8], &[u8]),
     (width, height): (usize, usize),
     (first_row, first_column): (usize, usize),
+    parts: Range<u32>,
 ) {
-    let t = thread::thread_idx_x() as usize;
-    // SAFETY: the caller's promise; rows and columns are below those of the tiles.
-    unsafe {
-        let mut i = t;
-        while i < MACROBLOCK * MACROBLOCK {
-            let (row, column) = (first_row + i / MACROBLOCK, first_column + i % MACROBLOCK);
-            own.add(i).write(*frame.get_unchecked(row * width + column));
-            i += BLOCK;
-        }
-        let mut i = t;
-        while i < WINDOW * WINDOW {
+    let mut i = parts.start as usize * FILL * BLOCK + thread::thread_idx_x() as usize;
+    let end = parts.end as usize * FILL * BLOCK;
+    while i < end && i < WINDOW * WINDOW {
+        // SAFETY: the caller's promise; rows and columns are below those of the tiles.
+        unsafe {
+            if i < MACROBLOCK * MACROBLOCK {
+                let (row, column) = (first_row + i / MACROBLOCK, first_column + i % MACROBLOCK);
+                own.add(i).write(*frame.get_unchecked(row * width + column));
+            }
             let row = (first_row + i / WINDOW).saturating_sub(RANGE).min(height - 1);
             let column = (first_column + i % WINDOW).saturating_sub(RANGE).min(width - 1);
             window.add(i).write(*before.get_unchecked(row * width + column));
-            i += BLOCK;
         }
+        i += BLOCK;
     }
 }
 
@@ -138,7 +145,13 @@ pub fn mb_sad_calc(width: u32, height: u32, frame: &[u8], before: &[u8], sums: S
     // SAFETY: rows and columns are below height and width, and below those of the tiles. A barrier lies between writes
     // and reads of the tiles, and each thread writes its own elements of `sums`.
     unsafe {
-        read_tiles((own, window), (frame, before), (width, height), (first_row, first_column));
+        read_tiles(
+            (own, window),
+            (frame, before),
+            (width, height),
+            (first_row, first_column),
+            0..FILLS,
+        );
         let mut first = 0;
         while first < PLACES {
             thread::sync_threads();
@@ -179,14 +192,18 @@ pub fn mb_sad_calc_saving(
     assert!(first_row + MACROBLOCK <= height && first_column + MACROBLOCK <= width);
     assert!(width * height <= frame.len() && width * height <= before.len());
     assert!((macroblock + 1) * SMALLEST * PLACES <= sums.len());
-    // SAFETY: frames are as large as was asserted.
-    unsafe {
-        read_tiles((own, window), (frame, before), (width, height), (first_row, first_column));
-    }
-    thread::sync_threads();
     // Sums are written, and there is nothing to keep.
-    checkpoint!(nothing: () = () => for round in 0..ROUNDS {
-        let (place, part) = (round as usize / SMALLEST * BLOCK + t, round as usize % SMALLEST);
+    checkpoint!(nothing: () = () => for round in 0..FILLS + ROUNDS {
+        if round < FILLS {
+            // SAFETY: frames are as large as was asserted.
+            unsafe { read_tiles((own, window), (frame, before), (width, height), (first_row, first_column), round..round + 1) };
+            if round + 1 == FILLS {
+                thread::sync_threads();
+            }
+            continue;
+        }
+        let round = (round - FILLS) as usize;
+        let (place, part) = (round / SMALLEST * BLOCK + t, round % SMALLEST);
         if place < PLACES {
             // SAFETY: the place is below `PLACES`, and a barrier lies between the tiles' writes and reads. Each thread writes
             // its own elements.
@@ -209,16 +226,19 @@ pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
     assert!((macroblock + 1) * MIDDLE * PLACES <= sums.len());
     let mut place = thread::thread_idx_x() as usize;
     while place < PLACES {
-        yield_point!();
         // Of 8 by 8 pixels.
         let mut quarter = 0;
         while quarter < 4 {
+            yield_point!();
             let (top, left) = (quarter / 2, quarter % 2);
             let first = macroblock * SMALLEST + 2 * top * PARTS + 2 * left;
-            // SAFETY: parts and places are below their numbers, and each thread writes its own elements.
+            // SAFETY: parts and places are below their numbers.
+            let part = |i: usize| unsafe { *smallest.get_unchecked((first + i) * PLACES + place) };
+            let (a, b, c, d) = (part(0), part(1), part(PARTS), part(PARTS + 1));
+            // What was asked for above has come with what was read.
+            yield_point!();
+            // SAFETY: as above, and each thread writes its own elements.
             unsafe {
-                let part = |i: usize| *smallest.get_unchecked((first + i) * PLACES + place);
-                let (a, b, c, d) = (part(0), part(1), part(PARTS), part(PARTS + 1));
                 let to = sums.as_mut_ptr().add(macroblock * MIDDLE * PLACES + place);
                 to.add((2 * top * 2 + left) * PLACES).write(a + b);
                 to.add(((2 * top + 1) * 2 + left) * PLACES).write(c + d);
@@ -243,11 +263,13 @@ pub fn larger_sad_calc_16(middle: &[u32], sums: SliceMut<u32>) {
     let mut place = thread::thread_idx_x() as usize;
     while place < PLACES {
         yield_point!();
-        // SAFETY: parts and places are below their numbers, and each thread writes its own elements.
+        let first = macroblock * MIDDLE + 16;
+        // SAFETY: parts and places are below their numbers.
+        let quarter = |i: usize| unsafe { *middle.get_unchecked((first + i) * PLACES + place) };
+        let (a, b, c, d) = (quarter(0), quarter(1), quarter(2), quarter(3));
+        yield_point!();
+        // SAFETY: as above, and each thread writes its own elements.
         unsafe {
-            let first = macroblock * MIDDLE + 16;
-            let quarter = |i: usize| *middle.get_unchecked((first + i) * PLACES + place);
-            let (a, b, c, d) = (quarter(0), quarter(1), quarter(2), quarter(3));
             let to = sums.as_mut_ptr().add(macroblock * LARGEST * PLACES + place);
             to.write(a + b);
             to.add(PLACES).write(c + d);
