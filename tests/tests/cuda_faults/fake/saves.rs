@@ -90,10 +90,9 @@ impl SavedTasks<'_> {
 
     /// Checks that a launch that begins has all slots of its save area.
     pub fn check_free(&self) {
-        let in_use = |words: &[AtomicU32]| {
-            words.iter().map(|word| word.load(Ordering::Relaxed).count_ones())
-        };
-        let used = self.area().map(|(words, _)| in_use(words).sum::<u32>());
+        let used = self.area().map(|(words, _)| {
+            words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>()
+        });
         // Another cohort of the launch may have begun before the first one, and has claimed block-tasks then.
         // SAFETY: the device layer keeps the control block.
         let is_begun = unsafe { &*self.cohort.claims }.next.load(Ordering::Acquire) > 0;
