@@ -141,8 +141,8 @@ pub fn rotate_saving(
 #[preemptible(block = 256)]
 pub fn tables_saving(rounds: u32, x: &[u32], out: SliceMut<u32>) {
     let i = thread::index_1d() as usize;
-    checkpoint!(table: [u32; 112] = [0; 112] => for round in 0..rounds {
-        let at = (x[i] + round) as usize % 112;
+    checkpoint!(table: [u32; 128] = [0; 128] => for round in 0..rounds {
+        let at = (x[i] + round) as usize % 128;
         table[at] = table[at].wrapping_mul(31).wrapping_add(round);
     });
     let mut sum = 0_u32;

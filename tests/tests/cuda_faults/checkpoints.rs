@@ -103,7 +103,7 @@ pub fn refused(device: &Device, found: &mut Found) {
             )) => {
                 let text = error.to_string();
                 let says = |number: u64| text.contains(&number.to_string());
-                let is_right = (bytes, limit, needed) == (118_784, 114_688, 2);
+                let is_right = (bytes, limit, needed) == (135_168, 130_560, 2);
                 found.expect(is_right && says(bytes) && says(limit), || text.clone());
                 true
             }
