@@ -417,7 +417,8 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
                     || operation.ends_with(".or.b32")
             });
             let order: Vec<_> = order.collect();
-            let is_atomic = |operation: &str| operation.contains(".relaxed.sys.global.");
+            let is_atomic =
+                |operation: &str| operation.starts_with("atom.") && operation.contains(".global.");
             let given_back =
                 order.iter().position(|found| is_atomic(found) && found.ends_with(".and.b32"));
             assert_eq!(order[given_back.expect("a slot is given back") - 1], "fence.acq_rel.gpu");
