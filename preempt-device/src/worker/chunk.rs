@@ -1,6 +1,7 @@
 //! Consecutive tasks, in one word.
 
-use crate::abi::Halves;
+use super::MAX_REQUEUES_FOR_LIMITS;
+use crate::abi::{Halves, MAX_TASKS, share_bits};
 
 /// Consecutive tasks that one block claimed; none when `len` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,4 +53,8 @@ impl Chunk {
 /// In the place of the number of requeues: the chunk is one task that was saved, and its length says where.
 const SAVED: u32 = 7;
 
+/// Bits of a chunk's length. They suffice, because a claim takes half of an even share at most.
 const LEN_BITS: u32 = 29;
+
+const _: () = assert!(MAX_TASKS >> share_bits(1) < 1 << LEN_BITS);
+const _: () = assert!(MAX_REQUEUES_FOR_LIMITS < SAVED && SAVED < 1 << (u32::BITS - LEN_BITS));

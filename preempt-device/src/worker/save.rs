@@ -16,8 +16,9 @@
 use crate::atomic_shim::{AtomicU32, Ordering::Relaxed, fence_acquire, fence_release};
 use crate::target;
 
-/// Takes one of so many slots that no block-task has; `None` if all are taken. Blocks with different `number`s seldom try the
-/// same one. One thread of the block calls this; the others may write to the slot after a barrier.
+/// Takes a free slot of the first `slots`; `None` if no slot is free. The search starts where the hash of the block's `number`
+/// says, so blocks seldom try the same slot. One thread of the block calls this; the others may write to the slot after a
+/// barrier.
 #[inline(always)]
 pub(crate) fn take(words: &[AtomicU32], slots: u32, number: u32) -> Option<u32> {
     let in_use = slots.div_ceil(u32::BITS);

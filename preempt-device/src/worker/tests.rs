@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::one_thread::{OneThread, Tasks};
-use super::{Chunk, requeue, run};
+use super::{Chunk, MAX_REQUEUES_FOR_LIMITS, requeue, run};
 use crate::abi::{
-    Cohort, ControlBlock, DeviceQueue, Divisor, Post, REQUEUED, RequeueList, Signal, SmRange,
-    StopLimit, Stops, departures, share_bits,
+    Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, REQUEUED, RequeueList, Signal,
+    SmRange, StopLimit, Stops, departures, share_bits,
 };
 
 /// A body without yield points.
@@ -83,6 +83,19 @@ fn a_launch_without_stops_runs_each_task_once() {
     }
     assert_eq!(counts, (0..100).collect::<Vec<_>>());
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(100));
+}
+
+#[test]
+fn a_chunk_comes_back_from_its_word() {
+    for requeues in 0..=MAX_REQUEUES_FOR_LIMITS {
+        for len in [1, 4096, MAX_TASKS >> 2] {
+            let chunk = Chunk { start: MAX_TASKS - 1, len, requeues };
+            assert_eq!(Chunk::unpack(chunk.pack()), chunk);
+            assert_eq!(chunk.with_slot(), (chunk, None));
+        }
+    }
+    let saved = Chunk::unpack(Chunk::saved(7, 4095).pack());
+    assert_eq!(saved.with_slot(), (Chunk { start: 7, len: 1, requeues: 0 }, Some(4095)));
 }
 
 #[test]

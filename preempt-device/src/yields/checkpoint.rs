@@ -75,7 +75,7 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// The slot is one for states of type `T` of so many threads, and no other thread accesses this thread's part.
+    /// The slot holds states of type `T` for the threads of the block, and no other thread accesses this thread's part.
     #[inline(always)]
     unsafe fn copy_words<T: State, I>(&self, state: &mut MaybeUninit<(T, I)>, into_slot: bool) {
         let number = thread::thread_number() as usize;
@@ -108,7 +108,7 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// The slot is one for states of type `T` of so many threads, and no other thread accesses the part.
+    /// The slot holds states of type `T` for the threads of the block, and no other thread accesses the part.
     #[inline(always)]
     unsafe fn copy_shared<T: State>(&self, into_slot: bool) {
         let UVec3 { x, y, z } = thread::block_dim();
@@ -141,9 +141,9 @@ type Byte = MaybeUninit<u8>;
 /// Threads whose states are interleaved: a warp.
 const LANES: usize = 32;
 
-/// Whether the states of a warp's threads are interleaved, so that as few accesses as there can be copy them: with each state
-/// by itself, some blocks took 10 µs longer to leave. Of larger states, the compiler would not unroll the loop over the words, and
-/// keep them in memory all the time because of it.
+/// Whether the states of a warp's threads are interleaved. Then few accesses copy them, because the threads of a warp access
+/// neighbours. Up to 128 bytes, because the compiler unrolls the loop over so few words. In a loop that it does not unroll, the
+/// state would have an address, and be in local memory all the time.
 #[inline(always)]
 const fn is_interleaved<T, I>() -> bool {
     size_of::<(T, I)>() <= 128
@@ -244,7 +244,7 @@ pub(crate) use device::Switch;
 #[cfg(target_arch = "nvptx64")]
 mod device {
     use super::{Slot, State, Yields, state_bytes};
-    use crate::abi::{MAX_SAVE_SLOTS, RequeueList, SAVE_WORDS, save_slots, slot_bytes};
+    use crate::abi::{RequeueList, SAVE_WORDS, save_slots, slot_bytes};
     use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
     use crate::target;
     use crate::thread::{self, UVec3};
@@ -293,7 +293,9 @@ mod device {
     #[inline(always)]
     fn words(list: &RequeueList) -> &[AtomicU32] {
         // SAFETY: the host has reserved so many there, which live as long as the list.
-        unsafe { core::slice::from_raw_parts(memory(list).cast(), MAX_SAVE_SLOTS / 32) }
+        unsafe {
+            core::slice::from_raw_parts(memory(list).cast(), SAVE_WORDS / size_of::<AtomicU32>())
+        }
     }
 
     /// Bytes of a slot for this block.
@@ -479,7 +481,7 @@ mod host {
         area: Option<Arc<SaveArea>>,
         /// The block's number.
         number: u32,
-        /// The slot that the block-task goes on from, and the one that the block leaves it in.
+        /// The slot that the block-task goes on from, and the slot in which the block leaves it.
         resumes: Cell<Option<u32>>,
         left: Cell<Option<u32>>,
     }

@@ -511,8 +511,8 @@ impl SchedulerBuilder {
     /// a checkpoint. It has eight equal parts. A launch has one, from its start to its end, and a ninth such launch at the
     /// same time has none: its block-tasks run to their end, as do those that find the launch's part full. A block-task
     /// takes the threads of its block's warps times the size of a thread's state, rounded up to 16 bytes, plus 16, and the
-    /// block's shared memory, until another block goes on with it. A launch whose block-tasks are larger than a part is refused with
-    /// [`ConfigurationError::CheckpointMemory`](crate::error::ConfigurationError::CheckpointMemory).
+    /// block's shared memory, until another block goes on with it. A launch whose block-tasks are larger than a part is
+    /// refused with [`ConfigurationError::CheckpointMemory`](crate::error::ConfigurationError::CheckpointMemory).
     ///
     /// The CPU device takes the host's memory as it needs it, whatever is set here. 32760 MiB are the most that are used.
     ///

@@ -14,7 +14,7 @@ pub const BLOCK: usize = 256;
 /// Rows of a template between two yield points.
 const CHUNK: usize = 2;
 
-/// Elements of a window that a thread reads between two checkpoints.
+/// Elements of a window that a thread reads between two checkpoints. Fewer cost more votes, and more let the block leave later.
 const FILL: usize = 4;
 
 /// The largest template, in both directions: the original's.
@@ -293,6 +293,7 @@ pub fn heart_wall_track_saving(
                 k += 1;
             }
             if round as usize + 1 == fill {
+                // Ahead of the reads by other threads.
                 thread::sync_threads();
             }
             continue;

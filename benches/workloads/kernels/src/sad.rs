@@ -37,7 +37,7 @@ const WINDOW: usize = MACROBLOCK + 2 * RANGE;
 /// Parts of 4 by 4 pixels in a macroblock.
 pub const SMALLEST: usize = PARTS * PARTS;
 
-/// Elements of a window that a thread reads between two checkpoints.
+/// Elements of a window that a thread reads between two checkpoints. Fewer cost more votes, and more let the block leave later.
 const FILL: usize = 6;
 
 /// Rounds in which the threads of a block read the window and the macroblock.

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use preempt_device::abi::{
-    Cohort, DeviceQueue, MAX_SAVE_SLOTS, SAVE_WORDS, save_slots, slot_bytes,
-};
+use preempt_device::abi::{Cohort, DeviceQueue, SAVE_WORDS, save_slots, slot_bytes};
 use preempt_device::worker;
 
 use super::kernels::Slice;
@@ -84,7 +82,7 @@ impl SavedTasks<'_> {
         }
         // SAFETY: they are there, as was just seen.
         let words =
-            unsafe { std::slice::from_raw_parts(start as *const AtomicU32, MAX_SAVE_SLOTS / 32) };
+            unsafe { std::slice::from_raw_parts(start as *const AtomicU32, SAVE_WORDS / 4) };
         Some((words, save_slots(bytes as u32, slot_bytes(self.threads, STATE, SHARED))))
     }
 
