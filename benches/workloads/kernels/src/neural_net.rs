@@ -20,6 +20,8 @@ pub const SAMPLES: usize = 64;
 const DEPTH: usize = 16;
 /// Threads of its blocks: each computes four neurons of four samples.
 const THREADS: usize = 128;
+/// Rows of a tile that they load at a time: a constant, so that the loads of all rows are under way at once.
+const ROWS: usize = THREADS / DEPTH;
 /// Elements between two inputs in its tile of images, and in that of weights: more than samples and neurons,
 /// so that what neighbouring threads write is in different banks.
 const IMAGES_STRIDE: usize = SAMPLES + 4;
@@ -58,27 +60,34 @@ pub fn feed_hidden(layer: &[f32], images: &[f32], activations: SliceMut<f32>, in
     let (neurons, of_samples) = (t % 8, t / 8);
     let mut sums = [[0.0f32; 4]; 4];
     let mut first = 0;
+    // Samples from the thread's first one on, and the steps from one row to the next.
+    let rows = samples.saturating_sub(first_sample + row);
+    let stride = ROWS * inputs;
+    // Where its next loads are: pointers may be behind the slices where nothing is loaded.
+    let mut image = images.as_ptr().wrapping_add((first_sample + row) * inputs + depth);
+    let mut weight = layer.as_ptr().wrapping_add(row * inputs + depth);
     // SAFETY: `first + depth` is below `inputs`, and samples and neurons are below their numbers where they are
     // read or written, so indices are below the lengths that were checked. Within the tiles, `depth` is below
     // `DEPTH`, samples are below `SAMPLES`, and neurons are below 32. Barriers lie between writes and reads.
     // Each thread writes its own elements of `activations`.
     unsafe {
+        let to_images = images_tile.cast::<f32>().add(depth * IMAGES_STRIDE + row);
+        let to_weights = weights_tile.cast::<f32>().add(depth * WEIGHTS_STRIDE + row);
         while first < inputs {
-            let mut i = row;
+            let (mut image_at, mut weight_at) = (image, weight);
+            let mut i = 0;
             while i < SAMPLES {
-                let at = (first_sample + i) * inputs + first + depth;
-                let pixel =
-                    if first_sample + i < samples { *images.get_unchecked(at) } else { 0.0 };
-                images_tile.cast::<f32>().add(depth * IMAGES_STRIDE + i).write(pixel);
-                i += THREADS / DEPTH;
+                to_images.add(i).write(if i < rows { image_at.read() } else { 0.0 });
+                image_at = image_at.wrapping_add(stride);
+                i += ROWS;
             }
-            let mut i = row;
+            let mut i = 0;
             while i < 32 {
-                let at = i * inputs + first + depth;
-                let weight = if i < HIDDEN { *layer.get_unchecked(at) } else { 0.0 };
-                weights_tile.cast::<f32>().add(depth * WEIGHTS_STRIDE + i).write(weight);
-                i += THREADS / DEPTH;
+                to_weights.add(i).write(if row + i < HIDDEN { weight_at.read() } else { 0.0 });
+                weight_at = weight_at.wrapping_add(stride);
+                i += ROWS;
             }
+            (image, weight) = (image.wrapping_add(DEPTH), weight.wrapping_add(DEPTH));
             thread::sync_threads();
             yield_point!();
             let mut k = 0;
