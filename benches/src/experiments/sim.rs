@@ -16,7 +16,7 @@ use super::corun::{
 use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, antt, line, priority, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, mean, show, show_percent};
-use model::launch_models;
+use model::{Runs, launch_models};
 use pair::{Found, HEADINGS, Pair, error};
 use watch::{LaunchNotes, Note, Watch};
 
@@ -35,6 +35,9 @@ const ARMS: [Arm; 2] = [OURS, LOOPED];
 
 /// Programs alone run in this form, too.
 const PLAIN: Arm = Arm::Reordered(0);
+
+/// The priority of a stream that makes programs alone take the forms that they take beside another: that of no program.
+const RIVAL: i32 = 9;
 
 /// Two programs that run at the same time.
 #[derive(Clone, Copy)]
@@ -66,10 +69,12 @@ One scheduler with `Hpf::by_stream` and `recording(true)` runs everything. The a
   were in the median. Each launch of a program is a launch there, too, as long in each form as in the
   program's run alone in that form with the median turnaround: `done` less `started` of the first
   one, less what launching costs; from one `done` to the next for the others, less what it costs to
-  follow (`LaunchReport`). The form of a launch is chosen as the scheduler chooses it, by those times.
+  follow (`LaunchReport`). In the arm `preempt`, a launch is as long in the form that is chosen for
+  it as in the program's run alone in the chosen forms, beside an idle stream that is more urgent.
+  The form of a launch is chosen as the scheduler chooses it, by those times.
   Nothing of the pair's own times is used but the yield overheads.
 - Costs: `launch_us`, `follow_us` and `decision_us` were measured in this run, by 200 single
-  launches and 20 streams of an empty kernel, and by `Stats::decisions`; `report_us`, and the time of
+  launches of an empty kernel, 20 streams of one of 20 µs, and `Stats::decisions`; `report_us`, and the time of
   a call, are those of `Costs::h200`, and 0 on the CPU device. A launch takes as long to stop as the scheduler expects it
   to, which is the mean of its kernel's last yields, or twice `Costs::stop` before the first, and repeats as much
   work as the scheduler expects to be requeued at yield points (`DeviceView::requeued`; together
@@ -175,17 +180,21 @@ struct Alone {
     reports: Vec<LaunchReport>,
 }
 
-/// Runs of a program alone, in each form.
+/// Runs of a program alone: in each form, and in those that the scheduler chooses where there is a more urgent stream.
 #[derive(Default)]
 struct Forms {
     looped: Vec<Alone>,
     plain: Vec<Alone>,
+    chosen: Vec<Alone>,
 }
 
 impl Forms {
     /// Runs a program alone once more in each form.
     fn run(&mut self, testbed: &mut DeviceTestbed, program: usize) -> Result<()> {
-        for (form, runs) in [(LOOPED, &mut self.looped), (PLAIN, &mut self.plain)] {
+        let _rival = testbed.scheduler.stream(RIVAL);
+        let forms =
+            [(LOOPED, &mut self.looped), (PLAIN, &mut self.plain), (OURS, &mut self.chosen)];
+        for (form, runs) in forms {
             let Completed { turnaround, runs: done, .. } =
                 testbed.run_jobs(form, &[Job::now(program)])?;
             let done = turnaround.into_iter().zip(done);
@@ -195,17 +204,19 @@ impl Forms {
         Ok(())
     }
 
-    /// The launches of the run with the median turnaround in each form.
+    /// The launches of the run with the median turnaround in each form, and for the arm with the chosen forms of that in those.
     fn models(
         &self,
+        arm: Arm,
         steps: &[Call<'static>],
         notes: &[Note],
         costs: &Costs,
         sms: u32,
     ) -> Vec<KernelModel> {
-        let [looped, plain] = [&self.looped, &self.plain]
+        let [looped, plain, chosen] = [&self.looped, &self.plain, &self.chosen]
             .map(|runs| median(runs).map_or(&[][..], |run| &run.reports));
-        launch_models(steps, looped, plain, notes, costs, sms)
+        let chosen = if arm == OURS { chosen } else { &[] };
+        launch_models(steps, Runs { looped, plain, chosen }, notes, costs, sms)
     }
 }
 
@@ -246,7 +257,7 @@ fn programs(
                 forms.run(testbed, program)?;
             }
             let steps = testbed.programs()[program].steps();
-            let launches = forms.models(steps, &notes.take(), &costs, sms);
+            let launches = forms.models(LOOPED, steps, &notes.take(), &costs, sms);
             let took = time_of(&forms.looped);
             let count = format!("{} launches", launches.len());
             let mut cells = line([definition.name, "-", "alone", &count, "-", &show(took)]);
@@ -305,7 +316,7 @@ fn pair(
     let pairs = arms.into_iter().map(|(arm, measured)| {
         let [first, second] = [0, 1].map(|member| {
             let steps = testbed.programs()[members[member]].steps();
-            alone[member].models(steps, &measured.notes[member], &costs, sms)
+            alone[member].models(arm, steps, &measured.notes[member], &costs, sms)
         });
         Pair {
             names: members.map(|program| testbed.programs()[program].name.to_owned()),

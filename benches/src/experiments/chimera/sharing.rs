@@ -10,7 +10,7 @@ use super::policies::SmartEven;
 use super::site::{Decider, HUNG, Rerun, Site};
 use crate::experiments::Bench;
 use crate::experiments::corun::{PreparedProgram, antt, simulate, stp};
-use crate::experiments::sim::model::launch_models;
+use crate::experiments::sim::model::{Runs, launch_models};
 use crate::progress::Progress;
 use crate::samples::Samples;
 
@@ -125,7 +125,8 @@ fn alone<'p>(
     let notes: Vec<_> =
         site.notes.take().into_iter().filter(|note| note.stream == stream.id()).collect();
     let (sms, free) = (site.scheduler.device().properties().sms, Costs::free());
-    let models = launch_models(program.steps(), &reports, &reports, &notes, &free, sms);
+    let runs = Runs { looped: &reports, plain: &reports, chosen: &[] };
+    let models = launch_models(program.steps(), runs, &notes, &free, sms);
     Ok(Member { program, alone: times.p50(), models })
 }
 

@@ -4,18 +4,22 @@ use std::time::Duration;
 
 use anyhow::Result;
 use preempt::sim::{Costs, KernelModel};
-use preempt::{Call, Handle, LaunchReport, Preemption, Timestamp};
-use preempt_microkernels::empty;
+use preempt::{Call, Handle, LaunchReport, Preemption};
+use preempt_microkernels::{empty, occupy};
 
 use super::watch::Note;
 use crate::experiments::corun::DeviceTestbed;
 use crate::samples::Samples;
 
-/// Launches of an empty kernel on an idle device, and streams of it.
+/// Launches of an empty kernel on an idle device, and streams of a kernel that takes `LASTING`.
 const LAUNCHES: u32 = 200;
 const STREAMS: u32 = 20;
 
-/// Measured costs, from launches of an empty kernel and from the scheduler's own account of its decisions. `stop` is
+/// Longer than what the host needs for a launch, so that the device never waits for it: `Costs::follow` is the device's
+/// time alone, and the simulator adds the host's.
+const LASTING: Duration = Duration::from_micros(20);
+
+/// Measured costs, from launches of small kernels and from the scheduler's own account of its decisions. `stop` is
 /// for launches that have not yielded.
 ///
 /// # Errors
@@ -36,13 +40,18 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
         let report = take(stream.launch(call())?)?;
         launch.push(report.running());
     }
+    let mut counts = testbed.scheduler.zeroed::<u32>(1)?;
     for _ in 0..STREAMS {
         testbed.scheduler.synchronize()?;
-        let handles = (0..DeviceTestbed::AHEAD).map(|_| stream.launch(call()));
+        let handles = (0..DeviceTestbed::AHEAD).map(|_| {
+            let call = occupy(&mut counts, LASTING.as_nanos() as u64).grid(1).block(1);
+            stream.launch(call.preemption(Preemption::Preemptible))
+        });
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let reports = handles.into_iter().map(&mut take).collect::<Result<Vec<_>>>()?;
         if let [first, .., last] = &reports[..] {
-            follow.push((last.done - first.done) / (reports.len() as u32 - 1));
+            let each = (last.done - first.done) / (reports.len() as u32 - 1);
+            follow.push(each.saturating_sub(LASTING));
         }
     }
     let decision = testbed.scheduler.stats().decisions.mean;
@@ -59,20 +68,36 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
     })
 }
 
-/// A program: its launches, each as long in each form as it was in a run of the program alone in that form.
+/// A program's runs alone: in the worker loop, as plain grids, and in the forms that the scheduler chose, if it has such a run.
+#[derive(Clone, Copy, Default)]
+pub struct Runs<'a> {
+    pub looped: &'a [LaunchReport],
+    pub plain: &'a [LaunchReport],
+    pub chosen: &'a [LaunchReport],
+}
+
+/// A program: its launches, each as long in each form as it was in a run of the program alone in that form. In the form that
+/// was chosen for it, it is as long as in the run of the chosen forms: a launch whose blocks were queued behind another has
+/// to claim all of its block-tasks, and can take longer than the same one behind a launch of the other form.
 ///
-/// Of the first launch, the cost of launching is taken off; of each further one, the cost of following its predecessor
-/// in the stream: what the simulator adds, whatever the form. `notes` are of launches of the program's stream, as far as
+/// The costs of launching are taken off, which the simulator adds. `notes` are of launches of the program's stream, as far as
 /// there are any.
 pub fn launch_models(
     steps: &[Call<'static>],
-    looped: &[LaunchReport],
-    plain: &[LaunchReport],
+    runs: Runs<'_>,
     notes: &[Note],
     costs: &Costs,
     sms: u32,
 ) -> Vec<KernelModel> {
-    let (looped, plain) = (durations(looped, costs), durations(plain, costs));
+    let (mut looped, mut plain) = (durations(runs.looped, costs), durations(runs.plain, costs));
+    for (launch, (report, took)) in
+        runs.chosen.iter().zip(durations(runs.chosen, costs)).enumerate()
+    {
+        let of_form = if report.plain { &mut plain } else { &mut looped };
+        if let Some(known) = of_form.get_mut(launch) {
+            *known = took;
+        }
+    }
     let models = steps.iter().zip(looped).zip(plain).map(|((call, looped), plain)| {
         let tasks = call.grid_dim().count() as u32;
         let model = KernelModel::new(call.kernel().name, looped, tasks).plain_duration(plain);
@@ -88,13 +113,16 @@ pub fn launch_models(
     models.collect()
 }
 
-/// How long each launch of a program took alone, without the costs of launching.
+/// How long each launch of a program took alone, without what it costs to launch the first one, and those behind a launch of
+/// the other form, and to follow for all others.
 fn durations(alone: &[LaunchReport], costs: &Costs) -> Vec<Duration> {
-    let mut before: Option<Timestamp> = None;
+    let launch = costs.decision + costs.launch + costs.report;
+    let mut before: Option<&LaunchReport> = None;
     let durations = alone.iter().map(|report| {
-        let (start, cost) = match before.replace(report.done) {
-            None => (report.started, costs.decision + costs.launch + costs.report),
-            Some(before) => (before, costs.follow),
+        let (start, cost) = match before.replace(report) {
+            None => (report.started, launch),
+            Some(before) if before.plain != report.plain => (before.done, launch),
+            Some(before) => (before.done, costs.follow),
         };
         (report.done - start).saturating_sub(cost)
     });
@@ -103,6 +131,7 @@ fn durations(alone: &[LaunchReport], costs: &Costs) -> Vec<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use preempt::Timestamp;
     use preempt::policy::Hpf;
     use preempt::sim::Machine;
 
@@ -130,7 +159,8 @@ mod tests {
         let alone = [report(1000, 5 * US, 115 * US), report(6, 115 * US, 168 * US)];
         let plain = [report(1000, 5 * US, 110 * US), report(6, 110 * US, 123 * US)];
         let note = Note { stream: 0, tasks: 6, need: 2, stop: 22 * US, requeued: US };
-        let models = launch_models(&steps, &alone, &plain, &[note], &costs(), 132);
+        let runs = Runs { looped: &alone, plain: &plain, chosen: &[] };
+        let models = launch_models(&steps, runs, &[note], &costs(), 132);
         let durations: Vec<_> = models.iter().map(|model| model.duration).collect();
         assert_eq!(durations, [100 * US, 50 * US]);
         let plain: Vec<_> = models.iter().filter_map(|model| model.plain_duration).collect();
@@ -143,6 +173,21 @@ mod tests {
         let found = simulate(machine, Box::new(Hpf::by_stream()), &[(&models, 7 * US, 0)]);
         let found = found.expect("simulated");
         assert_eq!(found.turnaround[0].as_micros(), 163);
+    }
+
+    #[test]
+    fn launches_are_as_long_as_in_the_forms_that_were_chosen() {
+        let steps = [empty().grid(1000).block(1), empty().grid(6).block(1)];
+        let looped = [report(1000, 5 * US, 115 * US), report(6, 115 * US, 168 * US)];
+        let plain = [report(1000, 5 * US, 110 * US), report(6, 110 * US, 123 * US)];
+        let mut chosen = [report(1000, 5 * US, 109 * US), report(6, 109 * US, 149 * US)];
+        chosen[0].plain = true;
+        let runs = Runs { looped: &looped, plain: &plain, chosen: &chosen };
+        let models = launch_models(&steps, runs, &[], &costs(), 132);
+        let found = models.iter().map(|model| (model.duration, model.plain_duration));
+        // It costs 10 µs to launch, and 3 µs to follow.
+        let expected = [(100 * US, Some(94 * US)), (30 * US, Some(10 * US))];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     #[test]
