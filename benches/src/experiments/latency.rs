@@ -133,6 +133,10 @@ The arms:
 - A block-task that was requeued at a yield point twice runs through to its end the third time. In
   `preempt`, urgent launches come 1.2 to 2.2 block-tasks apart, so that block-tasks get done in
   between; the victims of the other arms start anew for each sample.
+- Where p99s are compared, with yield points, there are more samples of those arms: 10,000 of
+  `preempt`, `preempt, armed` and `floor`; of `idle GPU` up to 1 ms; and of `stream priority` up to
+  100 µs, beyond which it waits for ends of blocks for much longer than all others. Pauses before
+  them take up to 1 ms, after block-tasks get done before each second launch of `preempt`.
 ";
 
 impl Experiment for Latency {

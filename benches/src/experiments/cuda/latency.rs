@@ -29,6 +29,8 @@ const CASES: [(Duration, u32); 5] = [
     (Duration::from_millis(1), 200),
     (Duration::from_millis(10), 15),
 ];
+/// Groups with yield points in which an arm is measured whose p99 is compared with another's, all in all.
+const COMPARED_GROUPS: u32 = 1000;
 /// Groups with `--quick`.
 const QUICK_GROUPS: u32 = 1;
 
@@ -49,6 +51,9 @@ const FLOOR_LENGTH: Duration = Duration::from_micros(10);
 
 /// Up to this length, an armed launch is compared with one on an idle GPU.
 const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Up to this length, a stream priority's p99 can be shorter than ours: it waits for the end of a block, which takes as long.
+const SHORT: Duration = Duration::from_micros(100);
 
 /// Time from which on block-tasks are long.
 const LONG: Duration = Duration::from_micros(100);
@@ -102,8 +107,12 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
             let ours = Ours::new(&scheduler, gpu, length, raw.blocks)?;
             let mut arms = Arms { case: Case::new(length, yields), ours, raw, random: &mut random };
             for _ in 0..groups {
-                arms.measure_group(&mut tally)?;
+                arms.measure_group(true, &mut tally)?;
                 progress.step();
+            }
+            let compared = bench.amount(QUICK_GROUPS, COMPARED_GROUPS - groups);
+            for _ in 0..if yields { compared } else { 0 } {
+                arms.measure_group(false, &mut tally)?;
             }
             scheduler.synchronize()?;
             cases.push(arms.case);
@@ -140,7 +149,7 @@ fn measure_again(
     let mut again = Case::new(case.length, case.yields);
     let (_, groups) = CASES.into_iter().find(|case| case.0 == again.length).unwrap_or(CASES[0]);
     for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
-        ours.measure_group(&mut again, false, random, tally)?;
+        ours.measure_group(&mut again, false, true, random, tally)?;
     }
     scheduler.synchronize()?;
     Ok(again.ours)
@@ -311,32 +320,41 @@ struct Arms<'a> {
 }
 
 impl Arms<'_> {
-    fn measure_group(&mut self, tally: &mut Tally) -> Result<()> {
-        let most = PAUSE + 2 * self.case.length;
+    /// A group of `all` arms, or of those whose p99s are compared: with yield points, these need not meet all moments of a long
+    /// block-task.
+    fn measure_group(&mut self, all: bool, tally: &mut Tally) -> Result<()> {
+        let length = self.case.length;
+        let most = if all { PAUSE + 2 * length } else { PAUSE };
         for _ in 0..GROUP {
             let (raw, random) = (&mut self.raw, &mut *self.random);
             let mut pause = || random_time(random, most);
             if let Some(times) = raw.floor(false, pause())? {
                 self.case.floor.push(times.urgent);
             }
-            if let Some(times) = raw.floor(true, pause())? {
+            if all && let Some(times) = raw.floor(true, pause())? {
                 self.case.floor_all.push(times.urgent);
                 self.case.drained.push(times.drained);
             }
-            if let Some(time) = raw.plain(true, pause())? {
+            if (all || length <= SHORT)
+                && let Some(time) = raw.plain(true, pause())?
+            {
                 self.case.stream_priority.push(time);
             }
-            self.case.idle.push(raw.idle(pause())?);
+            if all || length <= MILLISECOND {
+                self.case.idle.push(raw.idle(pause())?);
+            }
         }
-        // It waits for the rest of the victim, which takes as long as all other arms together.
-        if let Some(time) = self.raw.plain(false, random_time(self.random, most))? {
-            self.case.plain_streams.push(time);
+        if all {
+            // It waits for the rest of the victim, which takes as long as all other arms together.
+            if let Some(time) = self.raw.plain(false, random_time(self.random, most))? {
+                self.case.plain_streams.push(time);
+            }
+            self.raw.check(tally, false)?;
         }
-        self.raw.check(tally, false)?;
         self.raw.floor(false, random_time(self.random, most))?;
         self.raw.check(tally, true)?;
-        self.ours.measure_group(&mut self.case, false, self.random, tally)?;
-        self.ours.measure_group(&mut self.case, true, self.random, tally)
+        self.ours.measure_group(&mut self.case, false, all, self.random, tally)?;
+        self.ours.measure_group(&mut self.case, true, all, self.random, tally)
     }
 }
 
@@ -390,26 +408,30 @@ impl<'a> Ours<'a> {
         &mut self,
         case: &mut Case,
         armed: bool,
+        all: bool,
         random: &mut Random,
         tally: &mut Tally,
     ) -> Result<()> {
-        // More than a block-task between two launches. A block-task that is requeued each time would have to run to its
-        // end the third time (the limit is in preempt's worker loop), and no other arm meets such a block-task.
+        // A block-task that is requeued each time would have to run to its end the third time (the limit is in preempt's
+        // worker loop), and no other arm meets such a block-task. So more than a block-task lies between two launches, or
+        // before each second one.
         let length = case.length;
         let announced: Vec<Duration> = (0..GROUP)
             .map(|_| ANNOUNCED.0 + random_time(random, ANNOUNCED.1 - ANNOUNCED.0))
             .collect();
-        let mut pause = || {
-            let most = PAUSE + length;
-            std::thread::sleep(length.mul_f64(1.2) + random_time(random, most));
+        let most = if all { PAUSE + length } else { PAUSE };
+        let mut pause = |is_long: bool| {
+            let least = if is_long { length.mul_f64(1.2) } else { Duration::ZERO };
+            std::thread::sleep(least + random_time(random, most));
         };
         let mut batch = self.launch_batch(case.yields)?;
-        for announced in announced {
-            pause();
+        for (launch, announced) in announced.into_iter().enumerate() {
+            let is_long = all || launch % 2 == 0;
+            pause(is_long);
             while batch.handle.is_done() {
                 self.check(batch, case, tally)?;
                 batch = self.launch_batch(case.yields)?;
-                pause();
+                pause(is_long);
             }
             self.ticket += 1;
             // The raw arms have their parameters ready, too.
