@@ -100,7 +100,7 @@ impl Control {
             longest: 0,
             clock: 0,
             handed: blocks.min(tasks),
-            is_first: true,
+            hands: true,
             slot: 0,
             barrier,
         })
