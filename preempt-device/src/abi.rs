@@ -38,14 +38,14 @@ const LIMIT_BITS: u32 = 8;
 pub const REQUEUE_CAPACITY: usize = if cfg!(all(test, loom)) { 4 } else { 32_768 };
 
 /// Entries of a [`RequeueList`] that stay free for blocks that find room on it at the same time.
-pub const REQUEUE_MARGIN: u32 = if cfg!(all(test, loom)) { 2 } else { 20_480 };
+pub const REQUEUE_MARGIN: u32 = if cfg!(all(test, loom)) { 2 } else { 16_384 };
 
 /// Slots of a save area: the most block-tasks of a launch that blocks have left at checkpoints.
 pub const MAX_SAVE_SLOTS: usize = 4096;
 
 const _: () = assert!(
-    cfg!(all(test, loom)) || 3 * 132 * 32 + MAX_SAVE_SLOTS <= REQUEUE_MARGIN as usize,
-    "the margin holds three chunks of each block, and a saved one for each slot"
+    cfg!(all(test, loom)) || 2 * 132 * 32 + MAX_SAVE_SLOTS <= REQUEUE_MARGIN as usize,
+    "the margin holds two chunks of each block, and a saved one for each slot"
 );
 
 /// A half-open range `[lo, hi)` of SM ids; `lo == hi` is empty, `lo > hi` wraps around the last SM.
@@ -387,8 +387,7 @@ pub struct Post {
 pub struct Posted {
     /// Tasks that the cohort finished.
     pub done: u32,
-    /// The amortizing factor of the cohort's last block when it left; 0 if it had run nothing. Above 0 if the blocks were to
-    /// start with tasks that are handed out, and the cohort had its turn: it then has these tasks, or put them on the list.
+    /// The amortizing factor of the cohort's last block when it left; 0 if it had run nothing.
     pub amortize: u32,
 }
 
@@ -509,10 +508,10 @@ pub struct Cohort {
     /// Units of the same clock in 2²⁰ ns.
     pub clock: u32,
     /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
-    /// of its own number. 0 if that cohort was queued behind a gate, or has spare blocks.
+    /// of its own number. 0 if that cohort was queued behind another launch or a gate, or has spare blocks.
     pub handed: u32,
-    /// Whether this is that cohort: the first one that has its turn, as far as the host knows.
-    pub hands: bool,
+    /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
+    pub is_first: bool,
     /// Index into [`ControlBlock::left`].
     pub slot: u8,
     /// Whether all threads have to end a task before the next one of its chunk starts: for kernels that use

@@ -394,8 +394,7 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
     for name in NAMES.into_iter().filter(|name| !name.starts_with("atomics_")) {
         let all = instructions(name);
         // A cached read (`ld.global.nc`, `cp.async.ca`) would never see the host's word. The signal is read at first,
-        // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before, by blocks
-        // that are handed a task and by others.
+        // by a copy when tasks start, and when a block finds no chunk ready; so is the progress of the launch before.
         let reads = all.iter().filter(|(operation, _)| *operation == "ld.relaxed.sys.global.b64");
         // And at yield points, with when it came if it may give the block time. Where a save area is, is read where a slot is taken and given back, and where threads go to
         // it to leave and to go on.
@@ -403,7 +402,7 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         // A block that leaves reads the signal that it leaves for, and when that came: one that has ended its tasks, one that
         // has stopped within them, and one with a single task, which looks before whether it has to.
         let stops = if yield_points(name) > 0 { 7 } else { 0 };
-        let expected = 4 + 2 * yield_points(name) + places + stops;
+        let expected = 3 + 2 * yield_points(name) + places + stops;
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
         let (waits, copies): (Vec<_>, Vec<_>) =

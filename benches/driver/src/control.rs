@@ -100,7 +100,7 @@ impl Control {
             longest: 0,
             clock: 0,
             handed: blocks.min(tasks),
-            hands: true,
+            is_first: true,
             slot: 0,
             barrier,
         })

@@ -274,10 +274,13 @@ unsafe fn first<B: Block, T: Body>(
         notes.longest.set(0);
         notes.technique.set(0);
     }
-    let chunk = if cohort.hands {
+    let chunk = if cohort.is_first {
         block.await_previous();
-        // SAFETY: the caller's promise.
-        unsafe { handed::<B>(block, list, cohort, seen) }
+        let number = block.number();
+        let own = Chunk { start: number, len: u32::from(number < cohort.handed), requeues: 0 };
+        let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
+        // No other block has this task. Without room on the list, this block runs it now.
+        if goes_on || !requeue::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
     } else {
         // SAFETY: the caller's promise.
         unsafe { first_claimed::<B, T>(block, claims, list, cohort, seen, ahead) }
@@ -286,48 +289,6 @@ unsafe fn first<B: Block, T: Body>(
         notes.done.set(if T::SWITCHES { chunk.with_slot().0.len } else { chunk.len });
     }
     chunk
-}
-
-/// The first chunk of a block in the cohort whose blocks start with the tasks that are handed out, after the preceding
-/// grid has ended. None of these tasks is lost: without its turn the whole cohort starts none, and posts that.
-///
-/// # Safety
-///
-/// As [`run`].
-#[inline(always)]
-unsafe fn handed<B: Block>(block: &B, list: &RequeueList, cohort: &Cohort, seen: u64) -> Chunk {
-    // SAFETY: the caller's promise.
-    if !unsafe { has_turn(cohort) } {
-        return Chunk::NONE;
-    }
-    // The post's other number is then above 0, also if no task was done.
-    block.notes().most.set(1);
-    let number = block.number();
-    // An earlier cohort that was to start with these tasks did not have its turn, and may have had more blocks.
-    let mut task = number + cohort.blocks;
-    while task < cohort.handed {
-        requeue::put_handed(list, Chunk { start: task, len: 1, requeues: 0 });
-        task += cohort.blocks;
-    }
-    let own = Chunk { start: number, len: u32::from(number < cohort.handed), requeues: 0 };
-    let goes_on = own.len == 0 || cohort.signal.grants_with(seen, block.sm());
-    // No other block has this task. Without room on the list, this block runs it now.
-    if goes_on || !requeue::put(list, own, Chunk::NONE) { own } else { Chunk::NONE }
-}
-
-/// Whether the launch that the cohort was queued behind is done, or the gate before it open. All blocks of a cohort that
-/// ask once the preceding grid has ended are told the same, for nothing writes that word then.
-///
-/// No acquire: the preceding launch ran in the preceding grid of the queue, and in grids whose end the host saw before it
-/// launched this one.
-///
-/// # Safety
-///
-/// As [`run`].
-#[inline(always)]
-unsafe fn has_turn(cohort: &Cohort) -> bool {
-    // SAFETY: the caller's promise, as it is not null.
-    cohort.after.is_null() || unsafe { &*cohort.after }.load(Relaxed) == cohort.after_word
 }
 
 /// The first chunk of a block that was handed no task.
@@ -352,9 +313,14 @@ unsafe fn first_claimed<B: Block, T: Body>(
     let claimed = claims.next.load(Relaxed) & !REQUEUED;
     block.await_previous();
     let available = list.available.load(Relaxed);
-    // SAFETY: the caller's promise.
-    let has_turn = unsafe { has_turn(cohort) };
-    if !cohort.signal.grants_with(seen, block.sm()) || !has_turn {
+    let after_word = if cohort.after.is_null() {
+        cohort.after_word
+    } else {
+        // No acquire: the preceding launch ran in the preceding grid of the queue, and in grids whose end the
+        // host saw before it launched this one. SAFETY: the caller's promise, as it is not null.
+        unsafe { &*cohort.after }.load(Relaxed)
+    };
+    if !cohort.signal.grants_with(seen, block.sm()) || after_word != cohort.after_word {
         return Chunk::NONE;
     }
     // With more than one chunk for each block on the list, all of it comes before fresh tasks. A block that

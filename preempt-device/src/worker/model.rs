@@ -113,7 +113,7 @@ impl Launch {
             longest: 0,
             clock: 0,
             handed: self.handed,
-            hands: self.handed > 0 && ticket == 1,
+            is_first: self.handed > 0 && ticket == 1,
             slot: queue as u8,
             barrier: false,
         }
@@ -264,26 +264,15 @@ fn reuse_of_the_control_block() {
 /// or sees the writes of all tasks of the other one.
 #[test]
 fn a_launch_behind_another_one_does_nothing_or_sees_all_of_it() {
-    behind_another_one(|| Launch::new(1));
-}
-
-/// The same where its block starts with a task: the next cohort's does if it had not its turn.
-#[test]
-fn a_launch_behind_another_one_starts_with_its_tasks_or_the_next_cohort_does() {
-    behind_another_one(|| Launch::handing(1, 1));
-}
-
-fn behind_another_one(launch: impl Fn() -> Arc<Launch> + Sync + Send + 'static) {
-    Outcomes::<2>::new().of_model(2, move |happened| {
-        let (first, second) = (Launch::new(2), launch());
+    Outcomes::<2>::new().of_model(2, |happened| {
+        let (first, second) = (Launch::new(2), Launch::new(1));
         let behind = |spec, is_over| {
             let (first, second) = (first.clone(), second.clone());
             move || {
                 let left: *const _ = &first.control.left[0];
                 let after = if is_over { std::ptr::null() } else { left };
                 let after_word = departures(1, 2);
-                let hands = second.handed > 0;
-                let cohort = Cohort { after, after_word, hands, ..second.cohort(spec) };
+                let cohort = Cohort { after, after_word, ..second.cohort(spec) };
                 second.run_block(0, &cohort, |task| {
                     first.memory.expect_all(1);
                     second.memory.update(task, |cell| *cell += 1);

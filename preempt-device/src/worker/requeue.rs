@@ -34,21 +34,10 @@ pub(super) fn put(list: &RequeueList, first: Chunk, second: Chunk) -> bool {
     true
 }
 
-/// Puts a task on the list that an earlier cohort was to start with. One thread of the block calls this, before the block has
-/// put anything else.
-///
-/// There is room: the margin holds one of these for each block, beside two chunks.
-#[inline(always)]
-pub(super) fn put_handed(list: &RequeueList, task: Chunk) {
-    let index = list.put.fetch_add(1, Relaxed);
-    put_into(list, index, task);
-    list.available.fetch_add(1, Relaxed);
-}
-
 /// Puts a task on the list whose block left it at a checkpoint, as a [saved](Chunk::saved) chunk. One thread of the block
 /// calls this, and a barrier of the whole block lies before.
 ///
-/// There is room: the margin holds one of these for each slot of a save area, beside the chunks of blocks.
+/// There is room: the margin holds one of these for each slot of a save area, beside two chunks of each block.
 #[inline(always)]
 pub(super) fn put_saved(list: &RequeueList, saved: Chunk) {
     let index = list.put.fetch_add(1, Relaxed);

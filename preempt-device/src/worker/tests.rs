@@ -6,8 +6,8 @@ use std::thread;
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, MAX_REQUEUES_FOR_LIMITS, requeue, run};
 use crate::abi::{
-    Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, Posted, REQUEUED, RequeueList,
-    Signal, SmRange, StopLimit, Stops, departures, share_bits,
+    Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, REQUEUED, RequeueList, Signal,
+    SmRange, StopLimit, Stops, departures, share_bits,
 };
 
 /// A body without yield points.
@@ -57,7 +57,7 @@ impl Launch {
             longest: 0,
             clock: 0,
             handed: 0,
-            hands: false,
+            is_first: false,
             slot: 0,
             barrier: true,
         }
@@ -160,7 +160,7 @@ fn a_block_with_one_task_notes_that_it_has_drained() {
     let launch = Launch::default();
     let signal = Signal::within(2, SmRange::EMPTY, StopLimit::NEVER);
     let cohort = Cohort { longest: 1 << 30, ..launch.cohort(1, 1, 1, 1, 1) };
-    let cohort = Cohort { handed: 1, hands: true, ..cohort };
+    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
     let mut task = yielding(|_, _| {
         launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
         false
@@ -221,13 +221,13 @@ fn chunks_shrink_as_the_work_runs_out() {
 fn a_block_with_a_handed_task_claims_those_after_it() {
     let launch = Launch::default();
     let mut runs = Vec::new();
-    let cohort = Cohort { handed: 1, hands: true, ..launch.cohort(10, 1, 1, 1, 1) };
+    let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(10, 1, 1, 1, 1) };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(10));
     // A block for each task; and one more, which is not in the launch and has no task.
-    let cohort = Cohort { handed: 1, hands: true, ..launch.cohort(1, 2, 2, 2, 1) };
+    let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(1, 2, 2, 2, 1) };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
     assert_eq!(runs.pop(), Some(0));
@@ -243,52 +243,13 @@ fn a_block_that_has_to_leave_before_it_starts_gives_back_its_task() {
     launch.signal(2, SmRange::EMPTY);
     for (ticket, done) in [(1, 0), (2, 10)] {
         let cohort = launch.cohort(10, 1, ticket, u64::from(2 * ticket - 1), 1);
-        let cohort = Cohort { handed: 1, hands: ticket == 1, ..cohort };
+        let cohort = Cohort { handed: 1, is_first: ticket == 1, ..cohort };
         // SAFETY: as above.
         unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
         assert_eq!(launch.post.read(ticket).map(|posted| posted.done), Some(done));
     }
     runs.sort_unstable();
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-}
-
-/// A cohort of three blocks is queued behind a launch that does not end. The next one has two, the SMs of both or of one.
-#[test]
-fn tasks_that_no_block_started_with_are_handed_out_again() {
-    for granted in [SmRange::ALL, SmRange::new(1, 4)] {
-        let launch = Launch::default();
-        let before = Launch::default();
-        let cohort = Cohort { handed: 3, hands: true, ..launch.cohort(10, 1, 1, 1, 3) };
-        let cohort = Cohort { after: &before.control.left[0], after_word: 1, ..cohort };
-        for sm in 0..3 {
-            // SAFETY: as above.
-            unsafe { run(&mut OneThread::on(sm), &cohort, &mut plain(|_| unreachable!())) };
-        }
-        assert_eq!(launch.post.read(1), Some(Posted::default()));
-        assert_eq!(launch.requeue_list.put.load(Ordering::Relaxed), 0, "it costs nothing");
-
-        let mut runs = Vec::new();
-        launch.signal(2, granted);
-        let cohort = Cohort { handed: 3, hands: true, ..launch.cohort(10, 1, 2, 1, 2) };
-        for sm in 0..2 {
-            // SAFETY: as above.
-            unsafe { run(&mut OneThread::on(sm), &cohort, &mut plain(|task| runs.push(task))) };
-        }
-        assert_eq!(launch.post.read(2).map(|posted| posted.done), Some(10), "{granted:?}");
-        runs.sort_unstable();
-        assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    }
-}
-
-#[test]
-fn a_cohort_that_has_its_turn_and_no_sm_says_so() {
-    let launch = Launch::default();
-    launch.signal(2, SmRange::EMPTY);
-    let cohort = Cohort { handed: 1, hands: true, ..launch.cohort(10, 1, 1, 1, 1) };
-    // SAFETY: as above.
-    unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|_| unreachable!())) };
-    let posted = launch.post.read(1).expect("posted");
-    assert!(posted.done == 0 && posted.amortize > 0, "{posted:?}");
 }
 
 #[test]
@@ -354,7 +315,7 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
             epoch += 1;
             ticket += 1;
             let cohort = launch.cohort(TASKS, generation, ticket, epoch, BLOCKS);
-            let cohort = Cohort { handed: BLOCKS, hands: is_first_cohort, ..cohort };
+            let cohort = Cohort { handed: BLOCKS, is_first: is_first_cohort, ..cohort };
             is_first_cohort = false;
             let started = AtomicU32::new(0);
             thread::scope(|scope| {

@@ -261,16 +261,16 @@ impl Engine {
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
+        let is_first = launch.handed.is_none() && hands > 0;
+        let handed = *launch.handed.get_or_insert(hands);
         launch.cohort_in(slot, queue, blocks, keeps_to);
-        if let Some(After { control, .. }) = after {
-            launch.put_behind(slot, control);
-            self.controls.hold(control);
+        if after.is_some() {
+            launch.put_behind(slot);
         }
         if gated {
             launch.put_gate(slot);
             self.queues.gate(queue);
         }
-        let (handed, hands) = launch.hand(slot, hands);
         actions.push(Action::Launch(CohortOrder {
             op: key,
             queue,
@@ -283,7 +283,7 @@ impl Engine {
             blocks,
             workers: sms.saturating_mul(launch.per_sm()),
             handed,
-            hands,
+            is_first,
             after,
             gated,
             over,

@@ -9,7 +9,8 @@ use preempt_device::abi::{COHORT_SLOTS, MAX_TICKET, departures};
 #[derive(Debug, Default)]
 pub(super) struct Controls {
     all: Vec<Counters>,
-    /// FIFO.
+    /// FIFO: the control block released longest ago is reused first, so cohorts queued behind its last use can still
+    /// observe completion.
     free: VecDeque<ControlIndex>,
 }
 
@@ -19,9 +20,6 @@ struct Counters {
     tickets: [u32; COHORT_SLOTS],
     /// The value of each slot's word after the cohorts that have left.
     left: [u64; COHORT_SLOTS],
-    /// Cohorts on the device that were queued behind its launch, and whether that has released it.
-    held: u32,
-    is_released: bool,
 }
 
 impl Controls {
@@ -37,27 +35,8 @@ impl Controls {
     /// Releases a control block after every cohort is out. Cohorts that `ran` have zeroed the other claim; without
     /// any, it is still zero.
     pub fn give_back(&mut self, control: ControlIndex, ran: bool) {
-        let counters = &mut self.all[control as usize];
-        counters.parity ^= u8::from(ran);
-        counters.is_released = counters.held > 0;
-        if !counters.is_released {
-            self.free.push_back(control);
-        }
-    }
-
-    /// Keeps a control block from its next launch while a cohort behind this one is on the device. Its blocks compare a slot's
-    /// word with its value at the end of this launch, and all have to find the same.
-    pub fn hold(&mut self, control: ControlIndex) {
-        self.all[control as usize].held += 1;
-    }
-
-    /// Ends what [`hold`](Controls::hold) began.
-    pub fn let_go(&mut self, control: ControlIndex) {
-        let counters = &mut self.all[control as usize];
-        counters.held -= 1;
-        if counters.held == 0 && std::mem::take(&mut counters.is_released) {
-            self.free.push_back(control);
-        }
+        self.all[control as usize].parity ^= u8::from(ran);
+        self.free.push_back(control);
     }
 
     /// The value of a slot's word while none of its cohorts is out.

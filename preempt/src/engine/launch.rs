@@ -8,7 +8,7 @@ use super::interface::Called;
 use super::ledger::{self, Ledger};
 use super::queues::DeviceQueues;
 use super::shape::{Work, has_spilled};
-use crate::vocabulary::{ControlIndex, ControlUse, Costs, QueueIndex, Timestamp};
+use crate::vocabulary::{ControlUse, Costs, QueueIndex, Timestamp};
 
 /// What the engine has to know of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -153,8 +153,6 @@ pub(super) struct Launch {
     pub control: Option<ControlUse>,
     /// The tasks that its first cohort's blocks start with, once there was one.
     pub handed: Option<u32>,
-    /// Whether that cohort did not have its turn, so that the blocks of the next one start with these tasks.
-    pub owes_handed: bool,
     /// For each slot with a cohort on the device: that cohort.
     pub cohorts: [Option<OnDevice>; COHORT_SLOTS],
     /// The queue of the last cohort.
@@ -201,18 +199,14 @@ pub(super) struct OnDevice {
     resumed: bool,
     /// Whether it is behind a gate.
     gated: bool,
-    /// The control block of the launch that it was queued behind, without which it does nothing.
-    follows: Option<ControlIndex>,
-    /// Whether its blocks start with the tasks that are handed out.
-    hands: bool,
+    /// Whether it was queued behind another launch, without which it does nothing.
+    follows: bool,
 }
 
 /// What is left of a cohort that is out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CohortLeft {
     pub queue: QueueIndex,
-    /// The control block of the launch that it was queued behind.
-    pub followed: Option<ControlIndex>,
     /// Whether it did nothing because the cohort that it was queued behind had not done all that was left of its launch. Then the
     /// launch has no blocks on the SMs that the cohort was for.
     pub has_bounced: bool,
@@ -233,7 +227,6 @@ impl Launch {
             range: SmRange::EMPTY,
             control: None,
             handed: None,
-            owes_handed: false,
             cohorts: [None; COHORT_SLOTS],
             queue: None,
             handover: SmRange::EMPTY,
@@ -414,9 +407,8 @@ impl Launch {
 
     /// Enters a cohort.
     pub fn cohort_in(&mut self, slot: usize, queue: QueueIndex, blocks: u32, keeps_to: SmRange) {
-        let (resumed, gated, follows, hands) = (self.started, false, None, false);
-        let cohort = OnDevice { queue, blocks, keeps_to, resumed, gated, follows, hands };
-        self.cohorts[slot] = Some(cohort);
+        let (resumed, gated, follows) = (self.started, false, false);
+        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed, gated, follows });
         self.queue = Some(queue);
     }
 
@@ -425,20 +417,9 @@ impl Launch {
         self.cohorts[slot].iter_mut().for_each(|cohort| cohort.gated = true);
     }
 
-    /// Notes that the cohort in a slot is queued behind another launch, with this control block.
-    pub fn put_behind(&mut self, slot: usize, control: ControlIndex) {
-        self.cohorts[slot].iter_mut().for_each(|cohort| cohort.follows = Some(control));
-    }
-
-    /// How many of its first tasks are not claimed, where the blocks of a cohort in a slot could start with as many as
-    /// `hands`, and whether they do. Those behind a gate do not: its word may change while some of them start.
-    pub fn hand(&mut self, slot: usize, hands: u32) -> (u32, bool) {
-        let is_first = self.handed.is_none() && hands > 0;
-        let handed = *self.handed.get_or_insert(hands);
-        let Some(cohort) = &mut self.cohorts[slot] else { return (handed, false) };
-        cohort.hands = is_first || self.owes_handed && !cohort.gated;
-        self.owes_handed &= !cohort.hands;
-        (handed, cohort.hands)
+    /// Notes that the cohort in a slot is queued behind another launch.
+    pub fn put_behind(&mut self, slot: usize) {
+        self.cohorts[slot].iter_mut().for_each(|cohort| cohort.follows = true);
     }
 
     /// Notes that its cohorts can run, also one that was queued behind another launch.
@@ -463,15 +444,13 @@ impl Launch {
         debug_assert!(self.report.tasks <= self.spec.tasks, "tasks ran twice");
         self.report.resumes += u32::from(cohort.resumed && done > 0);
         self.report.armed |= cohort.gated && done > 0;
-        // Of a cohort that had its turn, the second number is above 0.
-        self.owes_handed |= cohort.hands && done == 0 && amortize == 0;
         // Or it came when other cohorts had claimed all. Then one that is launched for nothing leaves at once.
-        let has_bounced = cohort.follows.is_some() && done == 0 && !self.spec.plain;
+        let has_bounced = cohort.follows && done == 0 && !self.spec.plain;
         let has_spilled = has_spilled(cohort.keeps_to, self.range, self.remaining());
         if !has_bounced && has_spilled && self.is_out() {
             self.spills = if done > 0 { 1 } else { self.spills + 1 };
         }
-        Some(CohortLeft { queue: cohort.queue, followed: cohort.follows, has_bounced })
+        Some(CohortLeft { queue: cohort.queue, has_bounced })
     }
 
     /// Counts the reported block-tasks as progress, now that no block is out.

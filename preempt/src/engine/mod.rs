@@ -367,12 +367,11 @@ impl Engine {
             launch.ran = true;
             self.controls.depart(used.control, slot.into(), cohort.blocks, posted.done);
         }
-        let Some(CohortLeft { queue, followed, has_bounced }) =
+        let Some(CohortLeft { queue, has_bounced }) =
             launch.cohort_out(slot.into(), posted.unwrap_or_default())
         else {
             return;
         };
-        followed.into_iter().for_each(|control| self.controls.let_go(control));
         self.queues.leave(queue, key, slot.into());
         if self.queues.is_free(queue) {
             self.agenda.unsettled |= std::mem::take(&mut self.agenda.short_of_queues);

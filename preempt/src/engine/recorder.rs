@@ -126,7 +126,7 @@ fn digest(actions: &[Action]) -> Digest {
             blocks,
             workers,
             handed,
-            hands,
+            is_first,
             after,
             gated,
             // It only tells whose time the wait was.
@@ -135,7 +135,7 @@ fn digest(actions: &[Action]) -> Digest {
             let digest =
                 digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);
             let digest = digest.with(slot).with(ticket).with(left).with(signal.to_bits());
-            let digest = digest.with(plain).with(blocks).with(workers).with(handed).with(hands);
+            let digest = digest.with(plain).with(blocks).with(workers).with(handed).with(is_first);
             let digest = digest.with(gated);
             match after {
                 None => digest.with(0u8),

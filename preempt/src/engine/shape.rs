@@ -76,8 +76,8 @@ pub(super) struct Shape {
     pub blocks: u32,
     /// Whether its word grants the launch's own SMs alone.
     pub keeps_to_own: bool,
-    /// Blocks that begin with a task which was not claimed. None do if some have to leave at once: each would put its task on
-    /// the list of the others.
+    /// Blocks that begin with a task which was not claimed. None do if blocks may have to leave at once: such a task would
+    /// not run.
     pub hands: u32,
     /// Whether blocks for the launch's own SMs may leave elsewhere, so that too few are left there.
     pub is_thin: bool,
@@ -150,9 +150,7 @@ impl Work<'_> {
                     false => 0,
                 };
                 let blocks = (room + spare).min(self.bare);
-                // If its turn does not come, the next grid's blocks begin with these tasks. In a part, some of its blocks leave.
-                let hands = if is_part { 0 } else { blocks };
-                Some(Shape { blocks, keeps_to_own: false, hands, is_thin: false })
+                Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
             }
         }
     }
@@ -354,8 +352,8 @@ mod tests {
             ("behind a gate", work(100), gated, 2.0, waiting(8)),
             ("behind a gate, with few tasks", work(3), gated, 2.0, waiting(3)),
             ("behind a gate, long, with a block for each task", long(6), gated, 2.0, waiting(6)),
-            ("behind", work(100), behind(false, true), 2.0, anywhere(8)),
-            ("behind, with few tasks", work(3), behind(false, true), 2.0, anywhere(3)),
+            ("behind", work(100), behind(false, true), 2.0, waiting(8)),
+            ("behind, with few tasks", work(3), behind(false, true), 2.0, waiting(3)),
             ("behind in a part, crowded", work(100), behind(true, true), 2.0, waiting(16)),
             (
                 "behind in a part, with few for spare blocks",
@@ -365,9 +363,9 @@ mod tests {
                 None,
             ),
             ("behind, long, with a block for each task", long(8), behind(false, true), 2.0, None),
-            ("the same without others", long(8), behind(false, false), 2.0, anywhere(8)),
-            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, anywhere(8)),
-            ("a plain grid behind another", plain(8), behind(false, true), 2.0, anywhere(8)),
+            ("the same without others", long(8), behind(false, false), 2.0, waiting(8)),
+            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, waiting(8)),
+            ("a plain grid behind another", plain(8), behind(false, true), 2.0, waiting(8)),
         ]
     }
 

@@ -36,10 +36,10 @@ pub(crate) struct CohortOrder {
     pub blocks: u32,
     /// Blocks of this launch that the whole device would hold, whatever this cohort has: claims are paced by it.
     pub workers: u32,
-    /// How many of the launch's first tasks are never claimed, because the blocks of a cohort start with them.
+    /// How many of the launch's first tasks are never claimed, because the first cohort's blocks start with them.
     pub handed: u32,
-    /// Whether it is that cohort: the first one, or if that did not have its turn, a later one.
-    pub hands: bool,
+    /// Whether it is that first cohort.
+    pub is_first: bool,
     /// Set if the launch before in the stream may not have ended.
     pub after: Option<After>,
     /// Whether it is behind a gate of its own: it does nothing before the gate is opened, and nothing at all if the gate

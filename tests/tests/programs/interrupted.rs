@@ -112,14 +112,9 @@ impl Held {
         self.word(0).store(0, SeqCst);
     }
 
-    /// What was logged, calls in the order in which they ran. Within one, the first block-tasks come last if the cohort that
-    /// was to start with them did not have its turn, and another one had claimed the rest by then.
     fn entries(&self) -> Vec<u32> {
         let log = contents(&self.scheduler.stream(5), &self.log);
-        let mut entries = log[1..=log[0] as usize].to_vec();
-        let calls = entries.chunk_by_mut(|one, next| one / name(0, 0) == next / name(0, 0));
-        calls.for_each(<[u32]>::sort_unstable);
-        entries
+        log[1..=log[0] as usize].to_vec()
     }
 }
 

@@ -199,7 +199,7 @@ impl<'a> Rig<'a> {
             blocks: self.device.properties().sms.min(launch.tasks),
             workers: self.device.properties().sms,
             handed: 0,
-            hands: false,
+            is_first: false,
             after: None,
             gated: false,
             over: None,

@@ -457,7 +457,7 @@ impl Session {
             longest: self.longest.of(launch.kernel),
             clock: self.clock,
             handed: order.handed,
-            hands: order.hands,
+            is_first: order.is_first,
             slot: order.slot,
         })
     }
@@ -641,7 +641,7 @@ mod tests {
             blocks: 1,
             workers: 1,
             handed: 0,
-            hands: false,
+            is_first: false,
             after: None,
             gated: false,
             over: None,

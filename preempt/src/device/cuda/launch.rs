@@ -45,7 +45,7 @@ pub(super) const NO_COHORT: Cohort = Cohort {
     longest: 0,
     clock: 0,
     handed: 0,
-    hands: false,
+    is_first: false,
     slot: 0,
     barrier: true,
 };

@@ -173,7 +173,7 @@ fn no_block_that_comes_back_stays_on_sms_of_a_more_urgent_launch() {
                 let word = word.unwrap_or(cohort.order.signal).range();
                 let is_its = |sm: u32| owners[sm as usize] == Some(LaunchId(batch));
                 assert!((0..8).all(|sm| is_its(sm) || !word.contains(sm)), "{:?}", cohort.order);
-                beside += u32::from(!cohort.order.hands && word != SmRange::EMPTY);
+                beside += u32::from(!cohort.order.is_first && word != SmRange::EMPTY);
             }
         }
         assert!(beside > 0, "it gets SMs back beside the chain");
@@ -219,7 +219,8 @@ fn a_launch_with_too_few_blocks_is_filled_up_when_it_is_alone() {
             end(world, narrow, None);
         };
         disturb(&mut world);
-        let mut again = world.cohorts.iter().filter(|of| of.order.op == batch && !of.order.hands);
+        let mut again =
+            world.cohorts.iter().filter(|of| of.order.op == batch && !of.order.is_first);
         assert_eq!(again.any(|of| of.order.blocks == 8), is_filled, "for all SMs at once");
         assert_eq!(thin(&world), !is_filled);
         if is_filled {

@@ -30,8 +30,6 @@ pub struct Cohort {
     pub done: u32,
     /// The gate before it, if it is behind one.
     pub gate: Option<Gate>,
-    /// Whether its first step found that it may work.
-    pub turn: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -51,8 +49,6 @@ pub struct ModelOp {
     pub started: bool,
     /// The tasks that the blocks of its first cohort start with, once there was one.
     pub handed: Option<u32>,
-    /// Whether that cohort did not have its turn.
-    pub owes_handed: bool,
     pub failed: bool,
     pub finished: Option<Outcome>,
     /// The program that it is a call of.
@@ -250,7 +246,6 @@ impl World {
             done: 0,
             started: false,
             handed: None,
-            owes_handed: false,
             failed: false,
             finished: None,
             part_of,
@@ -441,13 +436,12 @@ impl World {
             assert_eq!(left.copied().unwrap_or(0), order.left, "what is in the slot's word");
         }
         let keeps_to = order.signal.range();
-        let hands = if !order.gated && keeps_to == SmRange::ALL { order.blocks } else { 0 };
+        let is_free = order.after.is_none() && !order.gated;
+        let hands = if is_free && keeps_to == SmRange::ALL { order.blocks } else { 0 };
         let before = self.op(order.op).handed.replace(order.handed);
-        let owes_handed = self.op(order.op).owes_handed && !order.gated;
-        self.op(order.op).owes_handed &= !owes_handed;
-        // All cohorts of a launch count claims from the same task, and one that has its turn has those before it.
+        // All cohorts of a launch count claims from the same task, and at most one has those before it.
         assert_eq!(order.handed, before.unwrap_or(hands));
-        assert_eq!(order.hands, before.is_none() && hands > 0 || owes_handed);
+        assert_eq!(order.is_first, before.is_none() && hands > 0);
         match order.after {
             Some(_) => {
                 assert!(!at_head, "it is behind what it waits for");
@@ -497,8 +491,7 @@ impl World {
         }
         let waiting = order.blocks;
         let gate = order.gated.then(|| self.gate(order.op));
-        let (resident, done, turn) = (Vec::new(), 0, None);
-        self.cohorts.push(Cohort { order, at_head, waiting, resident, done, gate, turn });
+        self.cohorts.push(Cohort { order, at_head, waiting, resident: Vec::new(), done: 0, gate });
     }
 
     /// Whether the launch that a cohort was queued behind is done, as far as the device can tell.
@@ -570,8 +563,6 @@ impl World {
         let Some(is_open) = self.pass_gate(index) else { return };
         let may_work = is_open && self.may_work(&order);
         let cohort = &mut self.cohorts[index];
-        let of_first = cohort.turn.get_or_insert(may_work);
-        assert!(!order.hands || *of_first == may_work, "all blocks find the same");
         if cohort.waiting > 0
             && let Some(sm) = sm
         {
@@ -619,9 +610,7 @@ impl World {
             if let Some(next) = self.cohorts.iter_mut().find(|other| other.order.queue == queue) {
                 next.at_head = true;
             }
-            // The second number says whether a cohort of the worker loop had its turn.
-            let posted = Posted { done, amortize: u32::from(!order.plain && may_work) };
-            self.op(op).owes_handed |= order.hands && posted == Posted::default();
+            let posted = Posted { done, amortize: u32::from(!order.plain) };
             self.handle(Event::CohortOut { op, slot, posted });
             if order.gated && done == 0 {
                 self.disarm(whole);
