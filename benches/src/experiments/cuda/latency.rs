@@ -362,7 +362,8 @@ impl Arms<'_> {
 struct Ours<'a> {
     scheduler: &'a Scheduler,
     ticks: u64,
-    tasks: u32,
+    length: Duration,
+    blocks: u32,
     batch: Stream,
     urgent: Stream,
     done: Buffer<u32>,
@@ -381,8 +382,6 @@ struct Batch {
 
 impl<'a> Ours<'a> {
     fn new(scheduler: &'a Scheduler, gpu: Gpu, length: Duration, blocks: u32) -> Result<Ours<'a>> {
-        // While a group of urgent launches comes.
-        let time = GROUP * (PAUSE + 5 * length);
         let urgent = scheduler.stream(1);
         let mut done = scheduler.zeroed(URGENT_BLOCKS as usize)?;
         let mut place = None;
@@ -394,7 +393,8 @@ impl<'a> Ours<'a> {
         Ok(Ours {
             scheduler,
             ticks: gpu.ticks(length)?,
-            tasks: blocks * time.as_nanos().div_ceil(length.as_nanos()) as u32,
+            length,
+            blocks,
             batch: scheduler.stream(0),
             urgent,
             done,
@@ -424,13 +424,15 @@ impl<'a> Ours<'a> {
             let least = if is_long { length.mul_f64(1.2) } else { Duration::ZERO };
             std::thread::sleep(least + random_time(random, most));
         };
-        let mut batch = self.launch_batch(case.yields)?;
+        // While the group's launches come.
+        let time = GROUP * if all { PAUSE + 5 * length } else { PAUSE + length };
+        let mut batch = self.launch_batch(case.yields, time)?;
         for (launch, announced) in announced.into_iter().enumerate() {
             let is_long = all || launch % 2 == 0;
             pause(is_long);
             while batch.handle.is_done() {
                 self.check(batch, case, tally)?;
-                batch = self.launch_batch(case.yields)?;
+                batch = self.launch_batch(case.yields, time)?;
                 pause(is_long);
             }
             self.ticket += 1;
@@ -460,10 +462,12 @@ impl<'a> Ours<'a> {
         Ok(())
     }
 
-    fn launch_batch(&self, yields: bool) -> Result<Batch> {
-        let zeroed = || self.scheduler.zeroed::<u32>(self.tasks as usize);
+    /// Launches a victim that takes `time`.
+    fn launch_batch(&self, yields: bool, time: Duration) -> Result<Batch> {
+        let tasks = self.blocks * time.as_nanos().div_ceil(self.length.as_nanos()) as u32;
+        let zeroed = || self.scheduler.zeroed::<u32>(tasks as usize);
         let (mut runs, mut marks) = (zeroed()?, zeroed()?);
-        let call = victim(yields, self.ticks, &mut runs, &mut marks, self.tasks);
+        let call = victim(yields, self.ticks, &mut runs, &mut marks, tasks);
         Ok(Batch { handle: self.batch.launch(call)?, runs, marks })
     }
 
@@ -472,7 +476,11 @@ impl<'a> Ours<'a> {
         case.victim_yields += u64::from(report.yields);
         let runs = self.batch.download(&batch.runs)?.wait()?;
         let marks = self.batch.download(&batch.marks)?.wait()?;
-        ensure!(report.tasks == self.tasks, "the victim says that it did {} tasks", report.tasks);
+        ensure!(
+            report.tasks as usize == marks.len(),
+            "the victim says that it did {} tasks",
+            report.tasks
+        );
         check_spins(tally, "our victim", (&runs, &marks), report.tasks, case.yields);
         Ok(())
     }
