@@ -23,6 +23,7 @@ use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueIndex
 use crate::{Call, NoGrid};
 
 mod checks;
+mod memory;
 #[cfg(all(test, not(shuttle), not(loom)))]
 mod tests;
 
@@ -65,6 +66,9 @@ pub fn check(device: &Device, kernels: &Kernels) {
     check_counted(device, kernels, None);
 }
 
+/// A check, with a device to itself that was loaded anew.
+type Check = fn(&mut Rig<'_>);
+
 /// How often each block-task of a launch ran to its end, on devices whose kernels do not count.
 type Ran<'a> = &'a dyn Fn(OpKey) -> Vec<u32>;
 
@@ -74,7 +78,7 @@ type Ops = Rc<RefCell<SlotMap<OpKey, ()>>>;
 fn check_counted(device: &Device, kernels: &Kernels, ran: Option<Ran<'_>>) {
     device.take().expect("no scheduler has the device");
     let ops = Ops::default();
-    for (name, check) in checks::ALL {
+    for (name, check) in checks::ALL.iter().chain(memory::ALL) {
         println!("{name}");
         check(&mut Rig::new(device, kernels, ran, &ops));
     }
@@ -291,7 +295,7 @@ impl<'a> Rig<'a> {
 
     /// The contents of a buffer.
     fn read(&mut self, buffer: &Buffer<u32>) -> Vec<u32> {
-        checks::download(self, buffer)
+        memory::download(self, buffer)
     }
 
     /// Every block-task of a launch of the counting kernel ran `times` times.
