@@ -36,7 +36,8 @@ const ARMS: [Arm; 2] = [OURS, LOOPED];
 /// Programs alone run in this form, too.
 const PLAIN: Arm = Arm::Reordered(0);
 
-/// The priority of a stream that makes programs alone take the forms that they take beside another: that of no program.
+/// The priority of an idle stream, beside which a program alone takes the forms that it takes beside a more urgent one. No
+/// program has as high a priority.
 const RIVAL: i32 = 9;
 
 /// Two programs that run at the same time.
@@ -191,10 +192,10 @@ struct Forms {
 impl Forms {
     /// Runs a program alone once more in each form.
     fn run(&mut self, testbed: &mut DeviceTestbed, program: usize) -> Result<()> {
-        let _rival = testbed.scheduler.stream(RIVAL);
         let forms =
             [(LOOPED, &mut self.looped), (PLAIN, &mut self.plain), (OURS, &mut self.chosen)];
         for (form, runs) in forms {
+            let _rival = (form == OURS).then(|| testbed.scheduler.stream(RIVAL));
             let Completed { turnaround, runs: done, .. } =
                 testbed.run_jobs(form, &[Job::now(program)])?;
             let done = turnaround.into_iter().zip(done);

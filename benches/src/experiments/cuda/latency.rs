@@ -29,7 +29,7 @@ const CASES: [(Duration, u32); 5] = [
     (Duration::from_millis(1), 200),
     (Duration::from_millis(10), 15),
 ];
-/// Groups with yield points in which an arm is measured whose p99 is compared with another's, all in all.
+/// Groups of the arms whose p99s are compared, with yield points: those of all arms, and more of these.
 const COMPARED_GROUPS: u32 = 1000;
 /// Groups with `--quick`.
 const QUICK_GROUPS: u32 = 1;
@@ -63,6 +63,14 @@ const ANNOUNCED: (Duration, Duration) = (Duration::from_micros(50), Duration::fr
 
 /// Time that a thread that waits for an urgent launch drives the scheduler itself. The raw arms spin, too.
 const SPIN: Duration = Duration::from_millis(20);
+
+/// The arms that a group measures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measured {
+    All,
+    /// Those whose p99s are compared.
+    Compared,
+}
 
 /// One length of block-tasks, with or without yield points.
 struct Case {
@@ -102,17 +110,16 @@ pub fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
             let groups = bench.amount(QUICK_GROUPS, groups);
             let with = if yields { "with" } else { "without" };
             let name = format!("block-tasks of {}, {with} yield points", show(length));
-            let progress = Progress::new(name, u64::from(groups));
+            let compared = bench.amount(QUICK_GROUPS, COMPARED_GROUPS - groups);
+            let compared = if yields { compared } else { 0 };
+            let progress = Progress::new(name, u64::from(groups + compared));
             let raw = RawArms::new(gpu, length, yields, RAW_TIME + 4 * length)?;
             let ours = Ours::new(&scheduler, gpu, length, raw.blocks)?;
             let mut arms = Arms { case: Case::new(length, yields), ours, raw, random: &mut random };
-            for _ in 0..groups {
-                arms.measure_group(true, &mut tally)?;
+            for group in 0..groups + compared {
+                let measured = if group < groups { Measured::All } else { Measured::Compared };
+                arms.measure_group(measured, &mut tally)?;
                 progress.step();
-            }
-            let compared = bench.amount(QUICK_GROUPS, COMPARED_GROUPS - groups);
-            for _ in 0..if yields { compared } else { 0 } {
-                arms.measure_group(false, &mut tally)?;
             }
             scheduler.synchronize()?;
             cases.push(arms.case);
@@ -149,7 +156,7 @@ fn measure_again(
     let mut again = Case::new(case.length, case.yields);
     let (_, groups) = CASES.into_iter().find(|case| case.0 == again.length).unwrap_or(CASES[0]);
     for _ in 0..bench.amount(QUICK_GROUPS, groups.div_ceil(2)) {
-        ours.measure_group(&mut again, false, true, random, tally)?;
+        ours.measure_group(&mut again, false, Measured::All, random, tally)?;
     }
     scheduler.synchronize()?;
     Ok(again.ours)
@@ -320,10 +327,9 @@ struct Arms<'a> {
 }
 
 impl Arms<'_> {
-    /// A group of `all` arms, or of those whose p99s are compared: with yield points, these need not meet all moments of a long
-    /// block-task.
-    fn measure_group(&mut self, all: bool, tally: &mut Tally) -> Result<()> {
-        let length = self.case.length;
+    /// Measures a group of samples. Arms that are compared need not meet all moments of a long block-task with yield points.
+    fn measure_group(&mut self, measured: Measured, tally: &mut Tally) -> Result<()> {
+        let (length, all) = (self.case.length, measured == Measured::All);
         let most = if all { PAUSE + 2 * length } else { PAUSE };
         for _ in 0..GROUP {
             let (raw, random) = (&mut self.raw, &mut *self.random);
@@ -353,8 +359,8 @@ impl Arms<'_> {
         }
         self.raw.floor(false, random_time(self.random, most))?;
         self.raw.check(tally, true)?;
-        self.ours.measure_group(&mut self.case, false, all, self.random, tally)?;
-        self.ours.measure_group(&mut self.case, true, all, self.random, tally)
+        self.ours.measure_group(&mut self.case, false, measured, self.random, tally)?;
+        self.ours.measure_group(&mut self.case, true, measured, self.random, tally)
     }
 }
 
@@ -362,7 +368,6 @@ impl Arms<'_> {
 struct Ours<'a> {
     scheduler: &'a Scheduler,
     ticks: u64,
-    length: Duration,
     blocks: u32,
     batch: Stream,
     urgent: Stream,
@@ -393,7 +398,6 @@ impl<'a> Ours<'a> {
         Ok(Ours {
             scheduler,
             ticks: gpu.ticks(length)?,
-            length,
             blocks,
             batch: scheduler.stream(0),
             urgent,
@@ -408,14 +412,14 @@ impl<'a> Ours<'a> {
         &mut self,
         case: &mut Case,
         armed: bool,
-        all: bool,
+        measured: Measured,
         random: &mut Random,
         tally: &mut Tally,
     ) -> Result<()> {
         // A block-task that is requeued each time would have to run to its end the third time (the limit is in preempt's
         // worker loop), and no other arm meets such a block-task. So more than a block-task lies between two launches, or
         // before each second one.
-        let length = case.length;
+        let (length, all) = (case.length, measured == Measured::All);
         let announced: Vec<Duration> = (0..GROUP)
             .map(|_| ANNOUNCED.0 + random_time(random, ANNOUNCED.1 - ANNOUNCED.0))
             .collect();
@@ -426,13 +430,13 @@ impl<'a> Ours<'a> {
         };
         // While the group's launches come.
         let time = GROUP * if all { PAUSE + 5 * length } else { PAUSE + length };
-        let mut batch = self.launch_batch(case.yields, time)?;
+        let mut batch = self.launch_batch(case, time)?;
         for (launch, announced) in announced.into_iter().enumerate() {
             let is_long = all || launch % 2 == 0;
             pause(is_long);
             while batch.handle.is_done() {
                 self.check(batch, case, tally)?;
-                batch = self.launch_batch(case.yields, time)?;
+                batch = self.launch_batch(case, time)?;
                 pause(is_long);
             }
             self.ticket += 1;
@@ -463,11 +467,11 @@ impl<'a> Ours<'a> {
     }
 
     /// Launches a victim that takes `time`.
-    fn launch_batch(&self, yields: bool, time: Duration) -> Result<Batch> {
-        let tasks = self.blocks * time.as_nanos().div_ceil(self.length.as_nanos()) as u32;
+    fn launch_batch(&self, case: &Case, time: Duration) -> Result<Batch> {
+        let tasks = self.blocks * time.as_nanos().div_ceil(case.length.as_nanos()) as u32;
         let zeroed = || self.scheduler.zeroed::<u32>(tasks as usize);
         let (mut runs, mut marks) = (zeroed()?, zeroed()?);
-        let call = victim(yields, self.ticks, &mut runs, &mut marks, tasks);
+        let call = victim(case.yields, self.ticks, &mut runs, &mut marks, tasks);
         Ok(Batch { handle: self.batch.launch(call)?, runs, marks })
     }
 

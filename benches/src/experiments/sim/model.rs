@@ -32,7 +32,7 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
     let mut take = |handle: Handle<LaunchReport>| -> Result<LaunchReport> {
         let report = handle.wait()?;
         testbed.tally.report(&report);
-        testbed.tally.count("an empty kernel's report", &[report.tasks], &[1]);
+        testbed.tally.count("a small kernel's report", &[report.tasks], &[1]);
         Ok(report)
     };
     for _ in 0..LAUNCHES {
@@ -54,6 +54,8 @@ pub fn costs(testbed: &mut DeviceTestbed, is_gpu: bool) -> Result<Costs> {
             follow.push(each.saturating_sub(LASTING));
         }
     }
+    let ran = stream.download(&counts)?.wait()?;
+    testbed.tally.count("the kernel in a row", &ran, &[STREAMS * DeviceTestbed::AHEAD as u32]);
     let decision = testbed.scheduler.stats().decisions.mean;
     // From here it cannot be told from `launch`. On the CPU device it is a store to memory.
     let report = if is_gpu { Costs::h200().report } else { Duration::ZERO };
