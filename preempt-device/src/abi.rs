@@ -6,7 +6,9 @@
 
 use crate::atomic_shim::{AtomicU32, AtomicU64, Ordering};
 
+mod progress;
 mod stops;
+pub use progress::{Begun, MAX_PROGRESS, Progress};
 pub(crate) use stops::Technique;
 pub use stops::{StopLimit, StopWords, Stops};
 
@@ -468,6 +470,8 @@ pub struct Cohort {
     pub post: *const Post,
     /// The list of chunks that blocks give back, in device memory.
     pub requeue_list: *const RequeueList,
+    /// Where its blocks tell how far they are, each in the word of its number, in host-mapped memory. Null if they do not.
+    pub progress: *const Progress,
     /// The queue's signal when the cohort was launched; older words in memory are ignored.
     pub signal: Signal,
     /// The [`ControlBlock::left`] word of the preceding launch of the stream, if that launch was unfinished
@@ -517,6 +521,8 @@ pub struct Cohort {
     /// Whether all threads have to end a task before the next one of its chunk starts: for kernels that use
     /// shared memory or barriers.
     pub barrier: bool,
+    /// What its blocks mark their words of `progress` with; 0 if they tell nothing.
+    pub mark: u8,
 }
 
 /// Bytes of arguments, at most, that a kernel takes: 4096 are the limit of every driver (CUDA C++ programming guide,
@@ -575,7 +581,7 @@ const _: () = {
     assert!(size_of::<ControlBlock>() == 256);
     assert!(size_of::<RequeueList>() == 128 + 8 * REQUEUE_CAPACITY);
     assert!(size_of::<Post>() == 32);
-    assert!(size_of::<Cohort>() == 144);
+    assert!(size_of::<Cohort>() == 152);
 };
 
 #[cfg(test)]

@@ -387,6 +387,7 @@ fn enter(cohort: &Cohort) -> Cohort {
         post: target::global(cohort.post),
         requeue_list: target::global(cohort.requeue_list),
         after: target::global(cohort.after),
+        progress: target::global(cohort.progress),
         ..*cohort
     }
 }

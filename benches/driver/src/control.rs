@@ -80,6 +80,7 @@ impl Control {
             queue: (memory + QUEUE) as *const DeviceQueue,
             post: self.post.address() as *const Post,
             requeue_list: (memory + REQUEUE_LIST) as *const RequeueList,
+            progress: std::ptr::null(),
             signal: self.next_signal(SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -103,6 +104,7 @@ impl Control {
             is_first: true,
             slot: 0,
             barrier,
+            mark: 0,
         })
     }
 

@@ -140,8 +140,8 @@ const NOTHING_LEFT: u32 = !REQUEUED;
 ///
 /// # Safety
 ///
-/// `cohort` describes a launch. Its control block, post, requeue list and, unless null, `after` are alive
-/// until the post is written, and its queue until this block has ended. This is one of the cohort's `blocks`
+/// `cohort` describes a launch. Its control block, post, requeue list and, unless null, `after` and the words of `progress`,
+/// one for each block, are alive until the post is written, and its queue until this block has ended. This is one of the cohort's `blocks`
 /// blocks, and it has not run before.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
@@ -168,8 +168,14 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             block.lead(|block| unsafe {
                 look_ahead::<B, T>(block, claims, cohort, chunk, &mut ahead)
             });
-        } else if T::YIELDS {
-            block.lead(|block| block.notes().begin(block.clock() as u32, chunk.requeues));
+        } else {
+            block.lead(|block| {
+                if T::YIELDS {
+                    block.notes().begin(block.clock() as u32, chunk.requeues);
+                }
+                // SAFETY: the caller's promise.
+                unsafe { tell_progress(block, cohort) };
+            });
         }
         let (mut left, mut requeues) = (chunk.len, chunk.requeues);
         body.seek(chunk.start);
@@ -398,6 +404,8 @@ unsafe fn look_ahead<B: Block, T: Body>(
         notes.begin(now, chunk.requeues);
     }
     notes.done.set(done + chunk.len);
+    // SAFETY: the caller's promise.
+    unsafe { tell_progress(block, cohort) };
     if T::YIELDS {
         let is_listed = notes.is_listed.get() > 0;
         notes.is_listed.set(0);
@@ -432,6 +440,20 @@ unsafe fn look_ahead<B: Block, T: Body>(
     *ahead = block.own(&claims.next).fetch_add(size, Relaxed);
     notes.most.set(most);
     notes.size.set(size);
+}
+
+/// Tells the host that a chunk begins, where the host wants to know.
+///
+/// # Safety
+///
+/// As [`run`]; and unless its mark is 0, the cohort has a word of `progress` for each of its blocks.
+#[inline(always)]
+unsafe fn tell_progress<B: Block>(block: &B, cohort: &Cohort) {
+    if cohort.mark > 0 {
+        // SAFETY: the caller's promise.
+        let word = unsafe { &*cohort.progress.add(block.number() as usize) };
+        word.begin(cohort.mark, block.sm(), block.nanos());
+    }
 }
 
 /// The next chunk, if four conditions hold. It is claimed, the block has seen the current signal, the claim

@@ -96,6 +96,7 @@ impl Launch {
             queue: &self.queues[queue],
             post: &self.posts[queue],
             requeue_list: &self.requeue_list,
+            progress: std::ptr::null(),
             signal: Signal::new(epoch, SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -116,6 +117,7 @@ impl Launch {
             is_first: self.handed > 0 && ticket == 1,
             slot: queue as u8,
             barrier: false,
+            mark: 0,
         }
     }
 

@@ -6,8 +6,8 @@ use std::thread;
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, MAX_REQUEUES_FOR_LIMITS, requeue, run};
 use crate::abi::{
-    Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, REQUEUED, RequeueList, Signal,
-    SmRange, StopLimit, Stops, departures, share_bits,
+    Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, Progress, REQUEUED, RequeueList,
+    Signal, SmRange, StopLimit, Stops, departures, share_bits,
 };
 
 /// A body without yield points.
@@ -40,6 +40,7 @@ impl Launch {
             queue: &self.queue,
             post: &self.post,
             requeue_list: &*self.requeue_list,
+            progress: std::ptr::null(),
             signal: Signal::new(epoch, SmRange::ALL),
             after: std::ptr::null(),
             after_word: 0,
@@ -60,6 +61,7 @@ impl Launch {
             is_first: false,
             slot: 0,
             barrier: true,
+            mark: 0,
         }
     }
 
@@ -96,6 +98,32 @@ fn a_chunk_comes_back_from_its_word() {
     }
     let saved = Chunk::unpack(Chunk::saved(7, 4095).pack());
     assert_eq!(saved.with_slot(), (Chunk { start: 7, len: 1, requeues: 0 }, Some(4095)));
+}
+
+#[test]
+fn a_block_tells_when_tasks_begin_if_the_host_wants_to_know() {
+    for (mark, is_alone) in [(0, false), (9, false), (9, true)] {
+        let launch = Launch::default();
+        let progress = [const { Progress::new() }; 4];
+        let tasks = if is_alone { 1 } else { 3 };
+        let cohort = launch.cohort(tasks, 1, 1, 1, 1);
+        let cohort = Cohort { progress: &raw const progress[0], mark, amortize: 1, ..cohort };
+        let mut told = Vec::new();
+        // SAFETY: the launch and the words outlive the call; its one block, number 2, runs once.
+        unsafe {
+            run(
+                &mut OneThread::ticking(2, 10),
+                &cohort,
+                &mut plain(|_| told.push(progress[2].read(9))),
+            );
+        }
+        assert_eq!(told.len(), tasks as usize);
+        assert!(told.iter().all(|told| told.is_some_and(|begun| begun.sm == 2) == (mark > 0)));
+        assert!(
+            told.is_sorted_by(|one, next| mark == 0 || one.map(|of| of.at) < next.map(|of| of.at))
+        );
+        assert!([0, 1, 3].iter().all(|&other| progress[other].read(9).is_none()));
+    }
 }
 
 #[test]

@@ -263,7 +263,12 @@ impl Engine {
         let gated = matches!(place, CohortPlace::Gated { .. });
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
+        let task = launch.spec.block_task(sms).filter(|_| !launch.spec.plain);
+        let tells_progress = task.is_some_and(|task| self.costs.is_worth_a_look(task));
         launch.cohort_in(slot, queue, blocks, keeps_to);
+        if tells_progress {
+            launch.tell_progress(slot);
+        }
         if after.is_some() {
             launch.put_behind(slot);
         }
@@ -287,6 +292,7 @@ impl Engine {
             after,
             gated,
             over,
+            tells_progress,
         }));
     }
 

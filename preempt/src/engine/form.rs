@@ -89,6 +89,7 @@ pub(crate) fn is_plain_as_a_whole(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Leaving;
     use super::*;
 
     const LONGEST: Duration = Duration::from_millis(10);
@@ -112,6 +113,7 @@ mod tests {
             on_last_sm: 2,
             plain: false,
             hardware_stop: None,
+            leaving: Leaving::AtEnd,
         }
     }
 

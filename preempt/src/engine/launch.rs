@@ -6,6 +6,7 @@ use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
 
 use super::interface::Called;
 use super::ledger::{self, Ledger};
+use super::progress::Leaving;
 use super::queues::DeviceQueues;
 use super::shape::{Work, has_spilled};
 use crate::vocabulary::{ControlUse, Costs, QueueIndex, Timestamp};
@@ -29,12 +30,19 @@ pub(crate) struct LaunchSpec {
     /// The time until the hardware, at the ends of blocks, has given the SMs of its plain grid to a grid of a higher
     /// level. `None` if it must be preemptible.
     pub hardware_stop: Option<Duration>,
+    /// How its blocks leave SMs that are taken from it.
+    pub leaving: Leaving,
 }
 
 impl LaunchSpec {
     /// The SMs that all of it can use, of a device with `sms` SMs.
     pub fn fills(&self, sms: u32) -> u32 {
         fills(self.tasks, sms)
+    }
+
+    /// Whether it can do without one of `sms` SMs, if they are full of its blocks.
+    pub fn may_leave_sms(&self, sms: u32) -> bool {
+        self.tasks.div_ceil(self.blocks_per_sm.max(1)) < sms
     }
 
     /// From the signal, or the launch of a plain grid's successor, until its last block is out.
@@ -55,8 +63,18 @@ impl LaunchSpec {
     /// The work that is dropped by a stop, as a time on all SMs that it can fill. Each block of a launch that takes
     /// `took` is stopped in a block-task, half of which is done on average.
     pub fn dropped_of(&self, took: Duration, sms: u32) -> Duration {
+        self.block_task_of(took, sms) / 2
+    }
+
+    /// The time of a block-task of a launch that takes `took`, whose other block-tasks are alike.
+    fn block_task_of(&self, took: Duration, sms: u32) -> Duration {
         let places = self.blocks_per_sm.saturating_mul(sms).min(self.tasks);
-        took.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)) / 2.0)
+        took.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)))
+    }
+
+    /// The time of a block-task, if the launch's is known.
+    pub fn block_task(&self, sms: u32) -> Option<Duration> {
+        self.predicted.map(|took| self.block_task_of(took, sms))
     }
 }
 
@@ -201,6 +219,8 @@ pub(super) struct OnDevice {
     gated: bool,
     /// Whether it was queued behind another launch, without which it does nothing.
     follows: bool,
+    /// Whether its blocks tell how far they are.
+    pub tells_progress: bool,
 }
 
 /// What is left of a cohort that is out.
@@ -407,8 +427,15 @@ impl Launch {
 
     /// Enters a cohort.
     pub fn cohort_in(&mut self, slot: usize, queue: QueueIndex, blocks: u32, keeps_to: SmRange) {
-        let (resumed, gated, follows) = (self.started, false, false);
-        self.cohorts[slot] = Some(OnDevice { queue, blocks, keeps_to, resumed, gated, follows });
+        self.cohorts[slot] = Some(OnDevice {
+            queue,
+            blocks,
+            keeps_to,
+            resumed: self.started,
+            gated: false,
+            follows: false,
+            tells_progress: false,
+        });
         self.queue = Some(queue);
     }
 
@@ -420,6 +447,11 @@ impl Launch {
     /// Notes that the cohort in a slot is queued behind another launch.
     pub fn put_behind(&mut self, slot: usize) {
         self.cohorts[slot].iter_mut().for_each(|cohort| cohort.follows = true);
+    }
+
+    /// Notes that the blocks of the cohort in a slot tell how far they are.
+    pub fn tell_progress(&mut self, slot: usize) {
+        self.cohorts[slot].iter_mut().for_each(|cohort| cohort.tells_progress = true);
     }
 
     /// Notes that its cohorts can run, also one that was queued behind another launch.
@@ -496,6 +528,7 @@ mod tests {
             on_last_sm: 1,
             plain: false,
             hardware_stop: None,
+            leaving: Leaving::AtEnd,
         };
         let mut launch = Launch::new(at(0), spec);
         launch.set_range(at(0), SmRange::new(0, SMS), SMS);

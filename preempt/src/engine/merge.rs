@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::launch::LaunchSpec;
 use super::order::Use;
+use super::progress::Leaving;
 use crate::vocabulary::{BufferId, ByteRange};
 
 /// Calls, at most, of a program. The driver takes up to a microsecond for each when a program is launched, and other
@@ -108,6 +109,7 @@ pub(crate) fn of_unknown_size(sms: u32) -> LaunchSpec {
         on_last_sm: 1,
         plain: true,
         hardware_stop: None,
+        leaving: Leaving::AtEnd,
     }
 }
 

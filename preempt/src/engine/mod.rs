@@ -31,6 +31,7 @@ mod pace;
 mod planning;
 mod precedence;
 mod program;
+mod progress;
 mod queues;
 mod recorder;
 mod shape;
@@ -62,6 +63,8 @@ pub(crate) use pace::{Did, Lead, Next, Pace, ToDo};
 use planning::Decider;
 pub(crate) use precedence::{Kind, Waiting, goes_first};
 use program::Program;
+use progress::Progress;
+pub(crate) use progress::{Leaving, Running};
 use queues::DeviceQueues;
 use recorder::Observers;
 pub(crate) use recorder::Recorded;
@@ -93,6 +96,9 @@ pub(crate) struct Engine {
     agenda: Agenda,
     /// The policy and its plan. Only `planning.rs` and `opaque.rs`, which plans that nothing runs, write it.
     decider: Decider,
+    /// What is known of block-tasks that run. `progress.rs` writes it; `mod.rs` says that a launch has come, `planning.rs` that a
+    /// decision was made.
+    progress: Progress,
     /// Opaque work. Only `opaque.rs` writes it.
     opaque: Pieces,
     /// Kept for its capacity by `urgency.rs`.
@@ -126,6 +132,7 @@ impl Engine {
             launches: Launches::default(),
             agenda: Agenda::default(),
             decider: Decider::new(policy),
+            progress: Progress::default(),
             opaque: Pieces::default(),
             inheritance: Inheritance::default(),
             observers: Observers::default(),
@@ -330,6 +337,9 @@ impl Engine {
                 self.agenda.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.launches.arrivals);
+                if handover.is_empty() && launch.spec.may_leave_sms(self.ledger.sms()) {
+                    self.progress.came(key);
+                }
                 launch.early &= handover.is_empty() && !launch.is_out();
                 if launch.early {
                     // Its blocks stay where they are until the policy has decided.

@@ -8,7 +8,7 @@ use slotmap::SlotMap;
 use super::launch::{Launch, State};
 use super::ledger::{Ledger, count, intersection};
 use super::program::following;
-use super::{Action, Engine, Op, Refusal, arrival};
+use super::{Action, Engine, Op, Progress, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
 use crate::vocabulary::{Costs, LaunchId, OpKey};
@@ -127,6 +127,7 @@ impl Engine {
                     wakes.map(|wake| wake.max(now + self.costs.shortest_wait())).min();
             }
         }
+        self.progress.forget();
         if let Some(recorder) = &mut self.observers.recorder
             && (is_asked || actions.len() > told)
         {
@@ -152,8 +153,9 @@ impl Engine {
 
     /// Whether the policy takes a launch.
     pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
-        let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
-        let policy = &mut self.decider.policy;
+        let Engine { ops, ledger, costs, progress, decider, .. } = self;
+        let view = View { now, ops, ledger, costs, progress };
+        let policy = &mut decider.policy;
         match caught(|| policy.admits(now, arrival, &view)) {
             Ok(admits) => admits,
             Err(message) => {
@@ -166,8 +168,9 @@ impl Engine {
     /// The plan that the policy would make if a launch arrived now; nothing is granted where it cannot tell.
     pub(super) fn foresee(&mut self, now: Duration, launch: Arrival) -> Plan {
         let mut plan = Plan::default();
-        let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
-        let policy = &mut self.decider.policy;
+        let Engine { ops, ledger, costs, progress, decider, .. } = self;
+        let view = View { now, ops, ledger, costs, progress };
+        let policy = &mut decider.policy;
         if let Err(message) = caught(|| policy.foresee(now, launch, &view, &mut plan)) {
             self.replace_policy(now, format!("it panicked: {message}"));
             plan.clear();
@@ -179,8 +182,9 @@ impl Engine {
     fn make_plan(&mut self, now: Duration) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.decider.plan);
         plan.clear();
-        let view = View { now, ops: &self.ops, ledger: &self.ledger, costs: &self.costs };
-        let policy = &mut self.decider.policy;
+        let Engine { ops, ledger, costs, progress, decider, .. } = self;
+        let view = View { now, ops, ledger, costs, progress };
+        let policy = &mut decider.policy;
         let answer = caught(|| policy.assign(now, &view, &mut plan));
         self.decider.plan = plan;
         answer.map_err(|message| format!("it panicked: {message}"))?;
@@ -439,6 +443,7 @@ struct View<'a> {
     ops: &'a SlotMap<OpKey, Op>,
     ledger: &'a Ledger,
     costs: &'a Costs,
+    progress: &'a Progress,
 }
 
 impl View<'_> {
@@ -518,5 +523,9 @@ impl DeviceView for View<'_> {
 
     fn sm_time(&self, launch: LaunchId) -> Duration {
         self.launch(launch).map_or(Duration::ZERO, |launch| launch.sm_time(self.now, self.sms()))
+    }
+
+    fn sm_yield_overhead(&self, sm: u32) -> Duration {
+        self.progress.cost(sm)
     }
 }

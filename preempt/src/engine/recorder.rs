@@ -5,9 +5,9 @@ use std::time::Duration;
 use preempt_device::abi::SmRange;
 use slotmap::Key;
 
-use super::{Action, Engine, Event, Grant, Input, Outcome, Step, Submission};
+use super::{Action, Engine, Event, Grant, Input, Outcome, Running, Step, Submission};
 use crate::policy::Plan;
-use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueCount};
+use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueCount, QueueIndex};
 
 /// What an engine was told and decided, and whose decisions they were.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,10 @@ impl Recorder {
 
     pub fn went_ahead(&mut self, now: Duration, actions: &[Action]) {
         self.step(now, Input::GoAhead, digest(actions).0);
+    }
+
+    pub fn looked(&mut self, now: Duration, queue: QueueIndex, running: &[Running]) {
+        self.step(now, Input::of_look(queue, running), digest(&[]).0);
     }
 
     pub fn planned(&mut self, plan: &Plan) {
@@ -131,6 +135,8 @@ fn digest(actions: &[Action]) -> Digest {
             gated,
             // It only tells whose time the wait was.
             over: _,
+            // What blocks tell by it is recorded where it is taken in.
+            tells_progress: _,
         }) => {
             let digest =
                 digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);

@@ -196,7 +196,7 @@ impl Launch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::LaunchSpec;
+    use super::super::{LaunchSpec, Leaving};
     use super::*;
 
     /// Work on a device of 4 SMs with 4 blocks each.
@@ -391,6 +391,7 @@ mod tests {
             on_last_sm: 3,
             plain: false,
             hardware_stop: None,
+            leaving: Leaving::AtEnd,
         };
         let mut launch = Launch::new(Duration::ZERO, spec);
         launch.cohort_in(0, 0, blocks, SmRange::ALL);

@@ -10,9 +10,11 @@ use preempt_device::host::Access;
 use serde::{Deserialize, Serialize};
 use slotmap::{Key, KeyData};
 
-use super::{Called, Change, Engine, Event, LaunchSpec, Opaque, Submission, Use, Whose};
+use super::{
+    Called, Change, Engine, Event, LaunchSpec, Leaving, Opaque, Running, Submission, Use, Whose,
+};
 use crate::policy::{Priority, Urgency};
-use crate::vocabulary::{BufferId, ByteRange, OpKey};
+use crate::vocabulary::{BufferId, ByteRange, OpKey, QueueIndex};
 
 /// A call of the engine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -74,6 +76,11 @@ pub(crate) enum Input {
     Lost,
     /// There was time to queue a launch ahead.
     GoAhead,
+    /// Block-tasks of the first cohort in a queue run: the SM of each, and nanoseconds since it began.
+    Look {
+        queue: u32,
+        running: Vec<(u32, u64)>,
+    },
     /// The policy was asked, and answered this: launches with ranges of SMs. Empty if it was refused.
     Settle {
         plans: Vec<Vec<(u64, u32, u32)>>,
@@ -130,6 +137,8 @@ pub(crate) struct LaunchRecord {
     pub on_last_sm: u32,
     pub plain: bool,
     pub hardware_stop: Option<u64>,
+    #[serde(default)]
+    pub leaving: Leaving,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -181,6 +190,12 @@ impl Step {
                 engine.submit(now, submission, &mut actions);
             }
             Input::GoAhead => engine.go_ahead(now, &mut actions),
+            Input::Look { queue, running } => {
+                let running = running.iter();
+                let running =
+                    running.map(|&(sm, since)| Running { sm, since: Duration::from_nanos(since) });
+                engine.look(now, *queue, &running.collect::<Vec<_>>());
+            }
             Input::Settle { .. } => engine.settle(now, &mut actions),
             input => engine.handle(now, input.event()?, &mut actions),
         }
@@ -229,6 +244,11 @@ impl Input {
         }
     }
 
+    pub fn of_look(queue: QueueIndex, running: &[Running]) -> Input {
+        let running = running.iter().map(|&Running { sm, since }| (sm, nanos(since)));
+        Input::Look { queue, running: running.collect() }
+    }
+
     pub fn of_event(event: Event) -> Input {
         let number = |op: OpKey| op.data().as_ffi();
         match event {
@@ -261,7 +281,9 @@ impl Input {
     /// The event; `None` for other calls.
     fn event(&self) -> Option<Event> {
         Some(match *self {
-            Input::Submit { .. } | Input::Settle { .. } | Input::GoAhead => return None,
+            Input::Submit { .. } | Input::Settle { .. } | Input::GoAhead | Input::Look { .. } => {
+                return None;
+            }
             Input::CohortOut { op: key, slot, done, amortize } => {
                 Event::CohortOut { op: op(key), slot, posted: Posted { done, amortize } }
             }
@@ -390,6 +412,7 @@ impl LaunchRecord {
             on_last_sm,
             plain,
             hardware_stop,
+            leaving,
         } = *spec;
         LaunchRecord {
             tasks,
@@ -400,6 +423,7 @@ impl LaunchRecord {
             on_last_sm,
             plain,
             hardware_stop: hardware_stop.map(nanos),
+            leaving,
         }
     }
 
@@ -414,6 +438,7 @@ impl LaunchRecord {
             on_last_sm: self.on_last_sm,
             plain: self.plain,
             hardware_stop: self.hardware_stop.map(time),
+            leaving: self.leaving,
         }
     }
 }

@@ -6,6 +6,7 @@ mod forms;
 mod loops;
 mod policies;
 mod programs;
+mod progress;
 mod races;
 mod ranges;
 mod refused;

@@ -329,6 +329,11 @@ pub trait DeviceView {
 
     /// The time that a launch has had SMs, summed over SMs.
     fn sm_time(&self, launch: LaunchId) -> Duration;
+
+    /// What it costs to take this SM from the launch that has it, as far as that is known.
+    fn sm_yield_overhead(&self, _sm: u32) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Which launch has which SMs.

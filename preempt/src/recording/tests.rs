@@ -8,7 +8,7 @@ use std::{fs, hint, thread};
 use preempt_device::prelude::*;
 
 use super::*;
-use crate::engine::{LaunchRecord, UrgencyRecord};
+use crate::engine::{LaunchRecord, Leaving, UrgencyRecord};
 use crate::error::RecordingError;
 use crate::policy::{Fifo, StaticPriority};
 use crate::sim::{Costs, KernelModel, Machine, Simulation, Workload};
@@ -138,6 +138,7 @@ fn recordings_that_cannot_have_happened_are_refused() {
         on_last_sm: 0,
         plain: false,
         hardware_stop: None,
+        leaving: Leaving::AtEnd,
     };
     let submit = Input::Submit {
         op: 1 << 32 | 1,

@@ -9,7 +9,7 @@ use slotmap::SecondaryMap;
 
 use super::machine::{Machine, refused};
 use super::random::Random;
-use crate::engine::{Action, Engine, Event, LaunchSpec, Submission};
+use crate::engine::{Action, Engine, Event, LaunchSpec, Leaving, Submission};
 use crate::error::Error;
 use crate::policy::{Policy, Priority, Urgency};
 use crate::vocabulary::{OpKey, QueueIndex};
@@ -159,6 +159,7 @@ impl EngineLoad {
             on_last_sm: BLOCKS_PER_SM,
             plain: false,
             hardware_stop: None,
+            leaving: Leaving::AtEnd,
         };
         let submission = Submission {
             stream,

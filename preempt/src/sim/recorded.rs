@@ -269,7 +269,10 @@ impl Reader {
                     self.changes.push(RecordedChange { at, jobs_before, of, change });
                 }
             }
-            Input::Refused { .. } | Input::CopyDone { .. } | Input::GoAhead => {}
+            Input::Refused { .. }
+            | Input::CopyDone { .. }
+            | Input::GoAhead
+            | Input::Look { .. } => {}
         }
     }
 

@@ -18,7 +18,7 @@ use super::results::{End, LaunchResult, Results};
 use super::workload::{Again, Job, StreamNumber, Workload};
 use crate::engine::{
     Action, Called, Circumstances, Engine, Event, Kind, LONGEST_PLAIN, LaunchReport, LaunchSpec,
-    Learned, Outcome, Submission, Use, UseRecord, Waiting, Whose, interned,
+    Learned, Leaving, Outcome, Submission, Use, UseRecord, Waiting, Whose, interned,
 };
 use crate::error::{Error, SchedulerError};
 use crate::policy::Priority;
@@ -389,6 +389,7 @@ impl Run<'_> {
             on_last_sm: model.blocks_per_sm,
             plain: self.plain || model.plain,
             hardware_stop: None,
+            leaving: if model.redo.is_zero() { Leaving::AtEnd } else { Leaving::Dropping },
         };
         if model.auto && !spec.plain {
             let priority = self.workload.streams[planned.stream.0 as usize].priority;

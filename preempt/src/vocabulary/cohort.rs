@@ -47,6 +47,8 @@ pub(crate) struct CohortOrder {
     pub gated: bool,
     /// The plain launch whose SMs its blocks get from the hardware, if there is one.
     pub over: Option<OpKey>,
+    /// Whether its blocks tell the host how far they are.
+    pub tells_progress: bool,
 }
 
 /// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is

@@ -178,6 +178,13 @@ impl Costs {
         launches > 0 && work + launches * self.follow >= self.absence
     }
 
+    /// Whether SMs are chosen by how far block-tasks are that take this time. It costs the host a look at the words of all blocks
+    /// ahead of a decision, which takes less than a [`decision`](Costs::decision) does, and gains half of a block-task where an
+    /// SM is taken. Of shorter block-tasks that is less than what a stop takes on any SM.
+    pub(crate) fn is_worth_a_look(&self, block_task: Duration) -> bool {
+        block_task / 2 > self.whole_stop()
+    }
+
     /// Whether the gap before a launch is less than a hundredth of its time. A plain launch then waits rather for the host
     /// than behind another one, from where nothing takes it back. A preemptible one waits for the path of its signals.
     pub(crate) fn can_wait(&self, took: Duration) -> bool {
@@ -307,6 +314,11 @@ mod tests {
     #[test]
     fn a_plain_launch_waits_for_the_host_if_a_gap_costs_it_little() {
         assert_eq!([1100, 1101].map(|took| costs().can_wait(us(took))), [false, true]);
+    }
+
+    #[test]
+    fn how_far_block_tasks_are_counts_where_half_of_one_takes_longer_than_a_stop() {
+        assert_eq!([48, 49].map(|time| costs().is_worth_a_look(us(time))), [false, true]);
     }
 
     #[test]

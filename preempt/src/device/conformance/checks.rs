@@ -23,6 +23,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("grids of a queue end in their order", queues_keep_order),
     ("a cohort behind a launch that is not done does nothing", followers_of_the_stopped_leave),
     ("a signal makes a cohort leave, and its post says what was done", signals_stop_cohorts),
+    ("blocks tell how far they are", blocks_tell_how_far_they_are),
     ("a requeue list comes back empty", requeue_lists_come_back_empty),
     ("control blocks serve one launch after another", control_blocks_are_used_again),
     ("a cohort behind a gate runs once that is opened, and not before", gates_hold_cohorts),
@@ -374,6 +375,41 @@ fn gates_tell_others(rig: &mut Rig<'_>) {
         rig.retire(&victim, true);
     }
     assert!(was_told, "no signal of a gate reaches a cohort before it is over");
+}
+
+fn blocks_tell_how_far_they_are(rig: &mut Rig<'_>) {
+    if rig.ran.is_some() {
+        // No block runs there.
+        return;
+    }
+    let mut launch = rig.yielding(2 * rig.workers());
+    let order = rig.order(&launch, 0);
+    // Each block has a task.
+    let order = super::CohortOrder { handed: order.blocks, is_first: true, ..order };
+    rig.launch(&launch, &super::CohortOrder { tells_progress: true, ..order });
+    let (start, mut begun) = (Instant::now(), Vec::new());
+    // The cohort is out when its end is taken in, below.
+    while begun.len() < order.blocks as usize {
+        assert!(start.elapsed() < LIMIT, "{} of {} blocks have told", begun.len(), order.blocks);
+        begun.clear();
+        rig.session.progress(0, &mut begun);
+    }
+    let sms = rig.device.properties().sms;
+    assert!(begun.iter().all(|begun| begun.sm < sms), "{begun:?}");
+    rig.cohort_out(&mut launch);
+    rig.retire(&launch, true);
+    begun.clear();
+    rig.session.progress(0, &mut begun);
+    assert_eq!(begun, [], "no cohort is there");
+
+    // What others have left there is not told of a cohort that tells nothing.
+    let mut launch = rig.yielding(rig.workers());
+    let order = rig.order(&launch, 0);
+    rig.launch(&launch, &order);
+    rig.session.progress(0, &mut begun);
+    assert_eq!(begun, []);
+    rig.cohort_out(&mut launch);
+    rig.retire(&launch, true);
 }
 
 fn requeue_lists_come_back_empty(rig: &mut Rig<'_>) {

@@ -207,6 +207,7 @@ impl<'a> Rig<'a> {
             after: None,
             gated: false,
             over: None,
+            tells_progress: false,
         }
     }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use preempt_device::abi::{COHORT_SLOTS, ControlBlock, DeviceQueue, Post, RequeueList, Signal};
+use preempt_device::abi::{
+    COHORT_SLOTS, ControlBlock, DeviceQueue, MAX_PROGRESS, Post, Progress, RequeueList, Signal,
+};
 use preempt_device::time::global_timer;
 use preempt_device::yields::SaveArea;
 
@@ -24,6 +26,8 @@ pub(in crate::device) struct HostWords {
     queues: Box<[DeviceQueue]>,
     /// For each queue: the ticket of the gate that was opened last.
     opened: Box<[AtomicU64]>,
+    /// For each queue: what its blocks tell of how far they are.
+    progress: Box<[Box<[Progress]>]>,
     /// One for each launch that one scheduler had in flight at the same time.
     controls: Mutex<Vec<Control>>,
     /// Empty lists. Lent and present ones together are as many as one scheduler had launches in flight at the same
@@ -39,6 +43,9 @@ impl HostWords {
         HostWords {
             queues: (0..queues.total()).map(|_| DeviceQueue::default()).collect(),
             opened: (0..queues.total()).map(|_| AtomicU64::new(0)).collect(),
+            progress: (0..queues.total())
+                .map(|_| (0..MAX_PROGRESS).map(|_| Progress::default()).collect())
+                .collect(),
             controls: Mutex::default(),
             requeue_lists: Mutex::default(),
             save_areas: Mutex::default(),
@@ -73,12 +80,13 @@ impl HostWords {
         self.opened(queue).store(ticket, Ordering::Relaxed);
     }
 
-    /// Forgets all signals and tickets, because the next scheduler counts epochs from the start and would take the previous
-    /// signals for newer ones.
+    /// Forgets all signals, tickets and progress, because the next scheduler counts epochs and marks from the start and would
+    /// take the previous ones for its own.
     pub fn forget_signals(&self) {
         for queue in 0..self.queues.len() as u32 {
             self.signal(queue, Signal::default());
             self.opened(queue).store(0, Ordering::Relaxed);
+            self.progress[queue as usize].iter().for_each(Progress::clear);
         }
     }
 
@@ -119,6 +127,10 @@ impl ControlSource for HostWords {
     fn take_requeue_list(&self, _saves: bool) -> Result<LentList, Error> {
         let empty = lock(&self.requeue_lists).pop();
         Ok(LentList(Arc::into_raw(empty.unwrap_or_else(empty_list))))
+    }
+
+    fn progress(&self, queue: u32) -> *const Progress {
+        self.progress[queue as usize].as_ptr()
     }
 
     fn give_back_requeue_list(&self, LentList(list): LentList, is_empty: bool) {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::{
-    COHORT_SLOTS, Cohort, ControlBlock, Divisor, Post, Posted, RequeueList, Signal, StopLimit,
-    Stops, share_bits,
+    Begun, COHORT_SLOTS, Cohort, ControlBlock, Divisor, MAX_PROGRESS, Post, Posted, Progress,
+    RequeueList, Signal, StopLimit, Stops, share_bits,
 };
 use preempt_device::host::{Amortize, Kernel};
 use rustc_hash::FxHashMap;
@@ -41,6 +41,10 @@ pub(crate) trait ControlSource {
     /// An empty requeue list; if the launch `saves` block-tasks at checkpoints, one with a place for these, if there is one
     /// left. Waits for no kernel that runs.
     fn take_requeue_list(&self, saves: bool) -> Result<LentList, Error>;
+
+    /// The words in which the blocks of a queue's cohorts tell how far they are, at the same address for the host and for
+    /// blocks: [`MAX_PROGRESS`], for as long as posts.
+    fn progress(&self, queue: QueueIndex) -> *const Progress;
 
     /// Takes a list back that no cohort uses any more, perhaps with chunks on it.
     fn give_back_requeue_list(&self, list: LentList, is_empty: bool);
@@ -165,6 +169,8 @@ pub(crate) fn shown_by(
 struct OutCohort {
     order: CohortOrder,
     runs: Runs,
+    /// What its blocks mark their progress with, if they tell it.
+    mark: u8,
     /// The post that shows the order's ticket when the cohort is out.
     post: *const Post,
     /// The post and the ticket of the cohort by which the end is found: itself, or a later one of its chain.
@@ -177,10 +183,12 @@ struct OutCohort {
 
 impl OutCohort {
     fn new(order: &CohortOrder, runs: Runs, post: *const Post, launched: Duration) -> OutCohort {
+        let mark = 0;
         let shown_by = (post, order.ticket);
         OutCohort {
             order: *order,
             runs,
+            mark,
             post,
             shown_by,
             launched,
@@ -259,6 +267,8 @@ pub(crate) struct Session {
     /// Ticks of that clock in 2²⁰ ns.
     clock: u32,
     longest: Longest,
+    /// The mark of the last cohort whose blocks tell how far they are.
+    mark: u8,
     /// How long a gate waits.
     gates_wait: Duration,
     controls: Vec<ControlMemory>,
@@ -307,6 +317,7 @@ impl Session {
             claim_time: device.capabilities.ticks(costs.claim),
             clock: device.capabilities.ticks(Duration::from_nanos(1 << 20)),
             longest: Longest::default(),
+            mark: 0,
             device,
             controls: Vec::new(),
             out: Vec::new(),
@@ -338,6 +349,7 @@ impl Session {
         let ControlMemory { control, posts } = self.control(order.control.control)?;
         // SAFETY: the device keeps posts until its next scheduler.
         let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
+        let mut mark = 0;
         let grid = match order.plain {
             true => {
                 let (extents, tasks, ticket) = (launch.grid, launch.tasks(), order.ticket);
@@ -345,6 +357,7 @@ impl Session {
             }
             false => {
                 let cohort = self.cohort(order, launch, control, post)?;
+                mark = cohort.mark;
                 Grid::Cohort(if order.gated { self.gated(order, cohort)? } else { cohort })
             }
         };
@@ -356,7 +369,8 @@ impl Session {
             self.device.backend.close_gate(Gate::of(order));
         }
         launched?;
-        self.out.push(OutCohort::new(order, Runs::Kernel(launch.kernel), post, now));
+        let out = OutCohort::new(order, Runs::Kernel(launch.kernel), post, now);
+        self.out.push(OutCohort { mark, ..out });
         Ok(())
     }
 
@@ -396,8 +410,10 @@ impl Session {
             let ControlMemory { control, posts } = self.control(order.control.control)?;
             // SAFETY: the device keeps posts until its next scheduler.
             let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
-            cohorts.push(self.cohort(order, launch, control, post)?);
-            out.push(OutCohort::new(order, Runs::Kernel(launch.kernel), post, now));
+            let cohort = self.cohort(order, launch, control, post)?;
+            let end = OutCohort::new(order, Runs::Kernel(launch.kernel), post, now);
+            out.push(OutCohort { mark: cohort.mark, ..end });
+            cohorts.push(cohort);
         }
         for (index, &shown_by) in shown_by.iter().enumerate() {
             out[index].shown_by = out[shown_by].shown_by;
@@ -431,6 +447,13 @@ impl Session {
             Amortize::Auto => (MAX_CHUNK, self.pace, order.workers.saturating_mul(self.claim_time)),
             Amortize::Tasks(tasks) => (tasks, 0, 0),
         };
+        let (mut progress, mut mark) = (ptr::null(), 0);
+        if order.tells_progress && order.blocks as usize <= MAX_PROGRESS {
+            progress = self.device.backend.control().progress(order.queue);
+            // What blocks of an earlier cohort have left there has another mark.
+            self.mark = self.mark.checked_add(1).unwrap_or(1);
+            mark = self.mark;
+        }
         Ok(Cohort {
             control,
             // SAFETY: as above.
@@ -440,6 +463,7 @@ impl Session {
             barrier: true,
             post,
             requeue_list,
+            progress,
             signal: order.signal,
             after,
             after_word,
@@ -459,7 +483,20 @@ impl Session {
             handed: order.handed,
             is_first: order.is_first,
             slot: order.slot,
+            mark,
         })
+    }
+
+    /// Appends what the blocks of the first cohort in a queue have told of the block-tasks that they run. Nothing waits for it.
+    pub fn progress(&self, queue: QueueIndex, begun: &mut Vec<Begun>) {
+        let Some(first) = self.out.iter().find(|out| out.order.queue == queue) else { return };
+        if first.mark > 0 {
+            let words = self.device.backend.control().progress(queue);
+            // SAFETY: the device keeps so many words until its next scheduler.
+            let words = unsafe { std::slice::from_raw_parts(words, MAX_PROGRESS) };
+            let blocks = &words[..first.order.blocks as usize];
+            begun.extend(blocks.iter().filter_map(|word| word.read(first.mark)));
+        }
     }
 
     /// A cohort behind a gate, which is in its queue from now on.
@@ -645,6 +682,7 @@ mod tests {
             after: None,
             gated: false,
             over: None,
+            tells_progress: false,
         };
         let out = posts.each_ref().map(|post| {
             let mut out =

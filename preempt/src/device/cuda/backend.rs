@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use preempt_device::abi::{Cohort, Signal};
+use preempt_device::abi::{Cohort, Progress, Signal};
 use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
@@ -21,7 +21,7 @@ use crate::device::{
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
-use crate::vocabulary::OpKey;
+use crate::vocabulary::{OpKey, QueueIndex};
 
 impl Backend for CudaDevice {
     fn load(&self, code: &[DeviceCode], path: SignalPath, save_bytes: usize) -> Result<(), Error> {
@@ -301,6 +301,10 @@ impl ControlSource for CudaDevice {
         // The driver may wait for running kernels, and would for the proxy. Signals take the other path
         // meanwhile.
         self.control_blocks.take(|| self.end_proxy())
+    }
+
+    fn progress(&self, queue: QueueIndex) -> *const Progress {
+        self.control_blocks.progress(queue)
     }
 
     fn take_requeue_list(&self, saves: bool) -> Result<LentList, Error> {

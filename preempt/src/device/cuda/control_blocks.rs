@@ -1,14 +1,15 @@
-//! Control blocks and their posts, allocated before anything runs: the driver may wait for everything when it pins
+//! Control blocks, their posts, and the words in which blocks tell how far they are, allocated before anything runs: the driver may wait for everything when it pins
 //! memory. Before more are allocated, the proxy has to end.
 
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use preempt_device::abi::{COHORT_SLOTS, ControlBlock, Post};
+use preempt_device::abi::{COHORT_SLOTS, ControlBlock, MAX_PROGRESS, Post, Progress};
 
 use super::context::{Context, call};
 use super::lock;
 use super::memory::{Pinned, Pool, Zeroing};
+use super::queues::QUEUES;
 use crate::device::control::ControlMemory;
 use crate::error::Error;
 
@@ -21,9 +22,14 @@ const MORE: usize = 4096;
 
 const POSTS: usize = size_of::<[Post; COHORT_SLOTS]>();
 
+/// Bytes of the words of one queue's blocks.
+const PROGRESS: usize = size_of::<[Progress; MAX_PROGRESS]>();
+
 #[derive(Debug)]
 pub(super) struct ControlBlocks {
     slabs: Mutex<Slabs>,
+    /// The words of each queue's blocks.
+    progress: Pinned,
     pool: Arc<Pool>,
     context: Arc<Context>,
 }
@@ -53,7 +59,13 @@ impl ControlBlocks {
         let count = FIRST;
         let first = Slab::new(context, pool, count)?;
         let slabs = Mutex::new(Slabs { slabs: vec![first], used: 0 });
-        Ok(ControlBlocks { slabs, pool: pool.clone(), context: context.clone() })
+        let progress = Pinned::new(context, QUEUES.total() as usize * PROGRESS)?;
+        Ok(ControlBlocks { slabs, progress, pool: pool.clone(), context: context.clone() })
+    }
+
+    /// The words of a queue's blocks. The device has them at the same addresses.
+    pub fn progress(&self, queue: u32) -> *const Progress {
+        self.progress.at(queue as usize * PROGRESS).cast_const().cast()
     }
 
     /// A zeroed control block with zeroed posts. If none is left, `before_waiting` ends what would not end by itself,
@@ -94,6 +106,8 @@ impl ControlBlocks {
                 unsafe { posts.at(0).write_bytes(0, dirty * POSTS) };
             }
         }
+        // SAFETY: all of it, and no cohort uses it.
+        unsafe { self.progress.at(0).write_bytes(0, self.progress.bytes()) };
         // Also for what others have put into the stream.
         line.issue(|_| Ok(())).and_then(|number| line.wait(number))?;
         // Only now, because after an error the slabs are as they were.

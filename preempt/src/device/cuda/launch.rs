@@ -28,6 +28,7 @@ pub(super) const NO_COHORT: Cohort = Cohort {
     queue: ptr::null(),
     post: ptr::null(),
     requeue_list: ptr::null(),
+    progress: ptr::null(),
     signal: Signal::from_bits(0),
     after: ptr::null(),
     after_word: 0,
@@ -48,6 +49,7 @@ pub(super) const NO_COHORT: Cohort = Cohort {
     is_first: false,
     slot: 0,
     barrier: true,
+    mark: 0,
 };
 
 /// Lets a grid start while the last blocks of the grid before it in its stream end, and wait there. That hides most of

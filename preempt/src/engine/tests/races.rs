@@ -18,6 +18,7 @@ pub(super) fn spec(tasks: u32) -> LaunchSpec {
         on_last_sm: 1,
         plain: false,
         hardware_stop: None,
+        leaving: Leaving::AtEnd,
     }
 }
 

@@ -212,6 +212,7 @@ impl World {
             on_last_sm: self.on_last_sm,
             plain,
             hardware_stop,
+            leaving: Leaving::AtEnd,
         };
         let launch = (tasks > 0).then_some(spec);
         let name = "model";

@@ -14,7 +14,7 @@ use super::input::InputMemory;
 use super::shape::Shape;
 use super::slice::{BufferSlice, DeviceSlice, DeviceSliceMut};
 use crate::device::{Copy, CopyKind, KernelLaunch, Occupancy, OwnedCopy, Owner, Rows};
-use crate::engine::{Change, LaunchReport, LaunchSpec, Use};
+use crate::engine::{Change, LaunchReport, LaunchSpec, Leaving, Use};
 use crate::error::{ArgumentError, ConfigurationError, Error, ProgramError};
 use crate::foreign::{Foreign, is_plain_alone};
 use crate::policy::{Priority, Urgency};
@@ -298,6 +298,7 @@ impl Stream {
             on_last_sm,
             plain: false,
             hardware_stop: None,
+            leaving: Leaving::AtEnd,
         };
         let launch = KernelLaunch { kernel, args, block, grid, amortize, leaves_place };
         Ok(Checked { launch, uses, spec })

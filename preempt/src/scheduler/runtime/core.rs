@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use preempt_device::abi::{SmRange, Stops};
+use preempt_device::abi::{Begun, SmRange, Stops};
 use preempt_device::host::Preemption;
 use slotmap::SecondaryMap;
 
@@ -19,7 +20,9 @@ use super::priorities::Priorities;
 use super::program::ProgramJob;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
-use crate::engine::{Action, Called, Change, Engine, Event, Hint, LaunchSpec, Lead, Refusal, Use};
+use crate::engine::{
+    Action, Called, Change, Engine, Event, Hint, LaunchSpec, Lead, Refusal, Running, Use,
+};
 use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
 use crate::recording::Recording;
@@ -27,7 +30,7 @@ use crate::scheduler::estimated::estimates::Estimates;
 use crate::scheduler::estimated::forecast::{Ended, Forecast};
 use crate::scheduler::observed::accounts::{Accounts, LaunchEntry};
 use crate::sync::{Condvar, Instant, Mutex, lock};
-use crate::vocabulary::{CohortOrder, Costs, OpKey};
+use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueIndex};
 
 mod accounting;
 mod batching;
@@ -223,6 +226,10 @@ pub(in crate::scheduler) struct Core {
     called: Vec<Called>,
     /// Kept for its capacity.
     hints: Vec<Hint>,
+    /// What blocks have told, and of which queue each part of it is; with it, what the engine is told. Kept for their capacity.
+    begun: Vec<Begun>,
+    looks: Vec<(QueueIndex, Range<usize>)>,
+    running: Vec<Running>,
     /// Operations that got a gate, and until when each may wait behind it. The first one is the next.
     armed: VecDeque<(Duration, OpKey)>,
     armed_for: Duration,
@@ -314,6 +321,9 @@ impl Core {
             lead: Lead::default(),
             called: Vec::new(),
             hints: Vec::new(),
+            begun: Vec::new(),
+            looks: Vec::new(),
+            running: Vec::new(),
             armed: VecDeque::new(),
             armed_for,
             closed: false,
@@ -409,10 +419,32 @@ impl Core {
         }
     }
 
+    /// Tells the engine how far block-tasks are, if the next decision may depend on that.
+    fn look(&mut self, now: Duration) {
+        self.begun.clear();
+        for queue in self.engine.watched() {
+            let told = self.begun.len();
+            self.session.progress(queue, &mut self.begun);
+            self.looks.push((queue, told..self.begun.len()));
+        }
+        // The device's time is known by what blocks tell alone. All have run for longer by the same time.
+        let later = |last: Begun, next: Begun| if last.until(next) > 0 { next } else { last };
+        let last = self.begun.iter().copied().reduce(later);
+        for (queue, range) in self.looks.drain(..) {
+            let since = |begun: &Begun| last.map_or(0, |last| begun.until(last));
+            let running =
+                |begun: &Begun| Running { sm: begun.sm, since: Duration::from_nanos(since(begun)) };
+            self.running.clear();
+            self.running.extend(self.begun[range].iter().map(running));
+            self.engine.look(now, queue, &self.running);
+        }
+    }
+
     /// Asks the policy, if anything has changed.
     fn settle(&mut self, now: Duration) {
         let decides = self.engine.is_unsettled(now);
         let start = if decides { self.accounts.decides() } else { None };
+        self.look(now);
         // Also if the policy has nothing to decide, because opaque work may wait for the last block to leave.
         self.engine.settle(now, &mut self.actions);
         if let Some(start) = start {

@@ -17,7 +17,7 @@ use super::credits::StreamCredits;
 use super::priorities::Priorities;
 use super::shared::Settings;
 use crate::device::{Device, KernelLaunch, NullBackend};
-use crate::engine::LaunchSpec;
+use crate::engine::{LaunchSpec, Leaving};
 use crate::policy::{Priority, StaticPriority, Urgency};
 use crate::predict::Online;
 
@@ -110,6 +110,7 @@ impl WarmUp {
             on_last_sm: 2,
             plain: false,
             hardware_stop: None,
+            leaving: Leaving::AtEnd,
         };
         let (launch, preemption) = (Arc::new(launch), Preemption::Auto);
         let job = Job {

@@ -7,8 +7,8 @@ use preempt_device::host::{Kernel, Preemption};
 use super::{Core, InCall, InWork, Job, Message, Target, Work};
 use crate::device::KernelLaunch;
 use crate::engine::{
-    Called, Change, Circumstances, Did, Event, Kind, LaunchSpec, Lead, Next, Pace, Submission,
-    ToDo, Waiting, Whose, goes_first, is_plain_as_a_whole,
+    Called, Change, Circumstances, Did, Event, Kind, LaunchSpec, Lead, Leaving, Next, Pace,
+    Submission, ToDo, Waiting, Whose, goes_first, is_plain_as_a_whole,
 };
 use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
@@ -289,7 +289,12 @@ impl Core {
                 (false, learned.and_then(stop))
             }
         };
-        LaunchSpec { plain, hardware_stop, ..spec }
+        let leaving = match (yields, has_checkpoint) {
+            (_, true) => Leaving::Switching,
+            (true, false) => Leaving::Dropping,
+            (false, false) => Leaving::AtEnd,
+        };
+        LaunchSpec { plain, hardware_stop, leaving, ..spec }
     }
 
     /// Whether a program is one plain launch; its calls otherwise.

@@ -1,0 +1,159 @@
+//! How far block-tasks are, and what it costs by that to take SMs from a launch.
+//!
+//! Chimera's estimates (Park, Park and Mahlke, ASPLOS 2015, section 3.2): a block that ends its task keeps its SM for what is left
+//! of it, and one that drops it does again what it has done. Blocks of long block-tasks post when each begins; where a launch has
+//! come that does not need all SMs, the host reads these words ahead of the decision.
+
+use std::time::Duration;
+
+use preempt_device::abi::StopLimit;
+use serde::{Deserialize, Serialize};
+
+use super::{Engine, Op};
+use crate::vocabulary::{LaunchId, OpKey, QueueIndex};
+
+/// How blocks of a launch leave SMs that are taken from it as soon as possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) enum Leaving {
+    /// At the ends of their block-tasks.
+    #[default]
+    AtEnd,
+    /// Within block-tasks, which run again from their start.
+    Dropping,
+    /// Within block-tasks, which go on from there.
+    Switching,
+}
+
+/// A block-task that runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Running {
+    pub sm: u32,
+    /// From its beginning to that of the last one that was seen to begin. It may have run for longer, as all others then have.
+    pub since: Duration,
+}
+
+/// What is known of block-tasks that run, for one decision.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The launch that has come since the last decision, and does not need all SMs.
+    newcomer: Option<OpKey>,
+    /// What it costs to take each SM. Empty if nothing is known.
+    costs: Vec<Duration>,
+}
+
+impl Progress {
+    /// Notes that the policy was told of a launch.
+    pub fn came(&mut self, launch: OpKey) {
+        self.newcomer = Some(launch);
+    }
+
+    /// Forgets what is known, because a decision was made.
+    pub fn forget(&mut self) {
+        self.newcomer = None;
+        self.costs.clear();
+    }
+
+    /// What it costs to take an SM, as far as that is known.
+    pub fn cost(&self, sm: u32) -> Duration {
+        self.costs.get(sm as usize).copied().unwrap_or_default()
+    }
+}
+
+impl Engine {
+    /// The queues whose blocks tell how far they are, if the next decision may depend on that.
+    pub fn watched(&self) -> impl Iterator<Item = QueueIndex> {
+        let is_due = self.agenda.unsettled && self.progress.newcomer.is_some();
+        let heads = is_due.then(|| self.queues.heads()).into_iter().flatten();
+        heads.filter_map(|(queue, op, slot)| {
+            let launch = self.ops.get(op)?.launch.as_ref()?;
+            let tells = launch.cohorts[slot].as_ref().is_some_and(|cohort| cohort.tells_progress);
+            (tells && !launch.range.is_empty()).then_some(queue)
+        })
+    }
+
+    /// Takes in what the first cohort of a queue runs, for the next decision.
+    pub fn look(&mut self, now: Duration, queue: QueueIndex, running: &[Running]) {
+        let sms = self.ledger.sms();
+        let head = self.queues.heads().find(|&(other, ..)| other == queue);
+        if let Some((_, key, _)) = head
+            && let Some(Op { launch: Some(launch), .. }) = self.ops.get(key)
+            && let Some(task) = launch.spec.block_task(sms)
+        {
+            let leaving = launch.spec.leaving;
+            let limit = self.progress.newcomer.map_or(StopLimit::SOONEST, |of| self.limit(of));
+            let (range, owners) = (self.queues.range(queue), self.ledger.owners());
+            let costs = &mut self.progress.costs;
+            costs.resize(sms as usize, Duration::ZERO);
+            for &Running { sm, since } in running {
+                // What blocks on other SMs have told is of block-tasks that they have left.
+                if range.contains(sm) && owners.get(sm as usize) == Some(&Some(LaunchId(key))) {
+                    let cost = &mut costs[sm as usize];
+                    *cost = match stop_of(leaving, task, since, limit) {
+                        // Blocks leave at the same time.
+                        Stop::Ends(rest) => rest.max(*cost),
+                        Stop::Drops(work) => work + *cost,
+                    };
+                }
+            }
+        }
+        if let Some(recorder) = &mut self.observers.recorder {
+            recorder.looked(now, queue, running);
+        }
+    }
+}
+
+/// What it costs that a block leaves.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Stop {
+    /// It keeps its SM for so long.
+    Ends(Duration),
+    /// It does so much work again.
+    Drops(Duration),
+}
+
+/// The part of its time that is expected to be left of a block-task that takes longer than others, as blocks themselves have it.
+const LATE: u32 = 8;
+
+/// What a block does whose block-task has run for `since` of the time that such a `task` takes, if it has to leave within `limit`.
+fn stop_of(leaving: Leaving, task: Duration, since: Duration, limit: StopLimit) -> Stop {
+    let rest = task.saturating_sub(since).max(since / LATE);
+    let ends = match limit {
+        StopLimit::SOONEST => false,
+        StopLimit::ZERO | StopLimit::NEVER => true,
+        limit => rest <= Duration::from_nanos(limit.nanos()),
+    };
+    match leaving {
+        Leaving::Dropping if !ends => Stop::Drops(since),
+        // To save and load its state takes all alike.
+        Leaving::Switching if !ends => Stop::Drops(Duration::ZERO),
+        _ => Stop::Ends(rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_leaves_by_what_its_kernel_and_the_limit_allow() {
+        let us = Duration::from_micros;
+        let (soonest, within) = (StopLimit::SOONEST, StopLimit::within(30_000));
+        let cases = [
+            (Leaving::AtEnd, 20, soonest, Stop::Ends(us(80))),
+            (Leaving::AtEnd, 20, within, Stop::Ends(us(80))),
+            // Longer than expected.
+            (Leaving::AtEnd, 160, soonest, Stop::Ends(us(20))),
+            (Leaving::Dropping, 20, soonest, Stop::Drops(us(20))),
+            (Leaving::Dropping, 20, within, Stop::Drops(us(20))),
+            (Leaving::Dropping, 75, within, Stop::Ends(us(25))),
+            (Leaving::Dropping, 75, soonest, Stop::Drops(us(75))),
+            (Leaving::Dropping, 20, StopLimit::NEVER, Stop::Ends(us(80))),
+            (Leaving::Switching, 20, soonest, Stop::Drops(us(0))),
+            (Leaving::Switching, 75, within, Stop::Ends(us(25))),
+        ];
+        for (leaving, since, limit, expected) in cases {
+            let stop = stop_of(leaving, us(100), us(since), limit);
+            assert_eq!(stop, expected, "{leaving:?} after {since} us, {limit:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! How far block-tasks are, as policies see it.
+
+use std::sync::{Arc, Mutex};
+
+use super::races::{spec, submission};
+use super::world::QUEUES;
+use super::*;
+use crate::policy::{Arrival, DeviceView, Plan, Policy};
+use crate::vocabulary::CohortOrder;
+
+const SMS: u32 = 4;
+
+/// What was seen of each SM in each decision.
+type Seen = Arc<Mutex<Vec<Vec<u64>>>>;
+
+/// Decides as another policy does, and notes what SMs cost.
+struct Notes(StaticPriority, Seen);
+
+impl Policy for Notes {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn arrived(&mut self, now: Duration, launch: Arrival) {
+        self.0.arrived(now, launch);
+    }
+
+    fn departed(&mut self, now: Duration, launch: LaunchId) {
+        self.0.departed(now, launch);
+    }
+
+    fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        let costs = (0..SMS).map(|sm| device.sm_yield_overhead(sm).as_micros() as u64);
+        self.1.lock().expect("no panic").push(costs.collect());
+        self.0.assign(now, device, plan);
+    }
+}
+
+/// An engine in which a long launch runs on all SMs, with block-tasks of 500 us; with it, what its policy sees, and the launch's
+/// first cohort.
+fn engine(leaving: Leaving) -> (Engine, Seen, CohortOrder) {
+    let seen = Seen::default();
+    let policy = Notes(StaticPriority::default(), seen.clone());
+    let mut engine = Engine::new(SMS, QUEUES, Costs::h200(), Box::new(policy));
+    engine.record();
+    let long = LaunchSpec { predicted: Some(Duration::from_millis(50)), leaving, ..spec(400) };
+    let actions = take_in(&mut engine, 0, 0, long);
+    let order = actions.iter().find_map(|action| match action {
+        Action::Launch(order) => Some(*order),
+        _ => None,
+    });
+    (engine, seen, order.expect("a cohort"))
+}
+
+/// Submits a launch and decides.
+fn take_in(engine: &mut Engine, stream: u32, priority: i32, spec: LaunchSpec) -> Vec<Action> {
+    let mut actions = Vec::new();
+    engine.submit(Duration::ZERO, submission(stream, priority, spec), &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    actions
+}
+
+fn running(of: &[(u32, u64)]) -> Vec<Running> {
+    let running = |&(sm, since)| Running { sm, since: Duration::from_micros(since) };
+    of.iter().map(running).collect()
+}
+
+#[test]
+fn what_is_known_of_block_tasks_is_a_cost_in_one_decision() {
+    let cases = [
+        // What is done is done again.
+        (Leaving::Dropping, [150, 100, 200, 0]),
+        // The last one on the SM ends.
+        (Leaving::AtEnd, [450, 400, 300, 0]),
+        (Leaving::Switching, [0; 4]),
+    ];
+    for (leaving, expected) in cases {
+        let (mut engine, seen, order) = engine(leaving);
+        assert!(order.tells_progress);
+        assert_eq!(engine.watched().count(), 0, "nothing has come");
+        let (mut actions, now) = (Vec::new(), Duration::ZERO);
+        engine.submit(now, submission(1, 1, spec(1)), &mut actions);
+        assert_eq!(engine.watched().collect::<Vec<_>>(), [order.queue]);
+        // Two blocks on the first SM; of the last one nothing is known, and another is none of the device's.
+        let tasks = running(&[(0, 50), (0, 100), (1, 100), (2, 200), (7, 300)]);
+        engine.look(now, order.queue, &tasks);
+        engine.settle(now, &mut actions);
+        assert_eq!(seen.lock().expect("no panic").last(), Some(&expected.to_vec()), "{leaving:?}");
+
+        assert_eq!(engine.watched().count(), 0);
+        take_in(&mut engine, 2, 2, spec(1));
+        let seen = seen.lock().expect("no panic");
+        assert_eq!((seen.len(), seen.last()), (3, Some(&vec![0; 4])), "not in the next one");
+    }
+}
+
+#[test]
+fn nothing_is_watched_that_decides_nothing() {
+    let (mut engine, _, order) = engine(Leaving::Dropping);
+    let mut actions = Vec::new();
+    // It needs all SMs.
+    engine.submit(Duration::ZERO, submission(1, 1, spec(SMS)), &mut actions);
+    assert_eq!(engine.watched().count(), 0);
+    // Words of a queue that has no cohort, or that there is not.
+    engine.look(Duration::ZERO, order.queue + 1, &running(&[(0, 1)]));
+    engine.look(Duration::ZERO, u32::MAX, &running(&[(0, 1)]));
+
+    let costs = Costs::h200();
+    let tells = |block_task: Duration| {
+        let mut engine = Engine::new(SMS, QUEUES, costs, Box::new(StaticPriority::default()));
+        let long = LaunchSpec { predicted: Some(block_task * 100), ..spec(400) };
+        let actions = take_in(&mut engine, 0, 0, long);
+        actions.iter().any(|action| matches!(action, Action::Launch(order) if order.tells_progress))
+    };
+    let least = 2 * costs.whole_stop();
+    assert_eq!([least, least + Duration::from_micros(1)].map(tells), [false, true]);
+}
+
+#[test]
+fn what_was_looked_at_is_decided_again() {
+    let (mut first, seen, order) = engine(Leaving::Dropping);
+    let mut actions = Vec::new();
+    first.submit(Duration::ZERO, submission(1, 1, spec(1)), &mut actions);
+    first.look(Duration::ZERO, order.queue, &running(&[(0, 90), (1, 80), (2, 70), (3, 60)]));
+    first.settle(Duration::ZERO, &mut actions);
+    let steps = first.recorded().expect("a recording").steps.to_vec();
+
+    let again = Seen::default();
+    let policy = Notes(StaticPriority::default(), again.clone());
+    let mut second = Engine::new(SMS, QUEUES, Costs::h200(), Box::new(policy));
+    second.record();
+    for step in &steps {
+        assert_eq!(step.again(&mut second).as_ref(), Some(step));
+    }
+    assert_eq!(*again.lock().expect("no panic"), *seen.lock().expect("no panic"));
+}
