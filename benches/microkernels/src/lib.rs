@@ -59,6 +59,40 @@ pub fn occupy(counts: SliceMut<u32>, nanos: u64) {
     }
 }
 
+/// Nanoseconds that a block-task of [`uneven`] takes: from half of `mean` to one and a half times as long.
+pub fn uneven_nanos(mean: u64, task: u32) -> u64 {
+    // The upper bits of the hash are the better ones (Knuth 1998, section 6.4).
+    let part = u64::from(task.wrapping_mul(0x9E37_79B9) >> 22);
+    mean / 2 + mean * part / 1024
+}
+
+/// `counts[task] += 1`, in grids of one dimension, after a time that differs from block-task to block-task: `mean` nanoseconds
+/// on average.
+#[preemptible(amortize = 1)]
+pub fn uneven(mean: u64, counts: SliceMut<u32>) {
+    let (start, takes) = (global_timer(), uneven_nanos(mean, thread::block_idx_x()));
+    while global_timer() - start < takes {
+        nanosleep(HOLD_NAP_NANOS);
+    }
+    if thread::thread_number() == 0 {
+        count_task(counts);
+    }
+}
+
+/// As [`uneven`], with a yield point in the loop.
+#[preemptible(amortize = 1, idempotent)]
+pub fn uneven_yielding(mean: u64, counts: SliceMut<u32>) {
+    let (start, takes) = (global_timer(), uneven_nanos(mean, thread::block_idx_x()));
+    while global_timer() - start < takes {
+        yield_point!();
+        nanosleep(HOLD_NAP_NANOS);
+    }
+    // Behind the last yield point, so a block-task that was dropped has not counted.
+    if thread::thread_number() == 0 {
+        count_task(counts);
+    }
+}
+
 /// The longest sleep of the thread that counts in [`hold`]: it ends as much too late at most, and writes to memory no more often.
 const HOLD_NAP_NANOS: u32 = 200;
 

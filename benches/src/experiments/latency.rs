@@ -136,7 +136,8 @@ The arms:
 - Where p99s are compared, with yield points, there are more samples of those arms: 10,000 of
   `preempt`, `preempt, armed` and `floor`; of `idle GPU` up to 1 ms; and of `stream priority` up to
   100 µs, beyond which it waits for ends of blocks for much longer than all others. Pauses before
-  them take up to 1 ms, after block-tasks get done before each second launch of `preempt`.
+  them take up to 1 ms, and before each second launch of each arm 1.2 block-tasks more, in which
+  those of `preempt` get done. (A host answers more slowly behind a longer pause.)
 ";
 
 impl Experiment for Latency {

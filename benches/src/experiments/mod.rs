@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 mod antt;
 mod armed;
 mod chimera;
+mod choice;
 pub mod corun;
 mod coschedule;
 mod counted;
@@ -154,7 +155,7 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 19] = [
+pub const ALL: [&dyn Experiment; 20] = [
     &storm::Storm,
     &soak::Soak,
     &armed::Armed,
@@ -163,6 +164,7 @@ pub const ALL: [&dyn Experiment; 19] = [
     &verify::Verify,
     &overhead::Overhead,
     &spatial::Spatial,
+    &choice::Choice,
     &prediction::Prediction,
     &engine::Engine,
     &priority::Priority,

@@ -318,6 +318,11 @@ impl Eviction {
     }
 }
 
+/// The least of a pause in which a block-task of this length ends.
+fn least_long(length: Duration) -> Duration {
+    length.mul_f64(1.2)
+}
+
 /// What the arms of a case share.
 struct Arms<'a> {
     case: Case,
@@ -331,9 +336,11 @@ impl Arms<'_> {
     fn measure_group(&mut self, measured: Measured, tally: &mut Tally) -> Result<()> {
         let (length, all) = (self.case.length, measured == Measured::All);
         let most = if all { PAUSE + 2 * length } else { PAUSE };
-        for _ in 0..GROUP {
+        for sample in 0..GROUP {
             let (raw, random) = (&mut self.raw, &mut *self.random);
-            let mut pause = || random_time(random, most);
+            // As long as those before launches through the scheduler: the longer a pause, the slower the host is behind it.
+            let least = if all || sample % 2 > 0 { Duration::ZERO } else { least_long(length) };
+            let mut pause = || least + random_time(random, most);
             if let Some(times) = raw.floor(false, pause())? {
                 self.case.floor.push(times.urgent);
             }
@@ -425,7 +432,7 @@ impl<'a> Ours<'a> {
             .collect();
         let most = if all { PAUSE + length } else { PAUSE };
         let mut pause = |is_long: bool| {
-            let least = if is_long { length.mul_f64(1.2) } else { Duration::ZERO };
+            let least = if is_long { least_long(length) } else { Duration::ZERO };
             std::thread::sleep(least + random_time(random, most));
         };
         // While the group's launches come.
