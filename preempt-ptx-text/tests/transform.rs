@@ -82,7 +82,7 @@ fn the_index_and_the_grid_are_the_tasks() {
     let of = accepted("", "mov.u32 %r3, %ctaid.x;\n mov.u32 %r4, %nctaid.z;\n ret;");
     assert!(of.body.contains("mov.u32 %r3, %preempt_block_x;"), "{}", of.body);
     assert!(of.body.contains("mov.u32 %r4, %preempt_grid_z;"), "{}", of.body);
-    assert_eq!(of.entry.matches("%ctaid").count(), 1, "the loop's own");
+    assert!(!of.body.contains("%ctaid"), "that is the loop's own: {}", of.body);
     assert_eq!(of.rules, []);
 }
 
@@ -101,11 +101,11 @@ fn names_of_the_body_are_its_own() {
     // The loop has registers and labels of these names.
     let of = accepted(
         "",
-        "$L__BB2_32:\n add.u32 %r2, %r2, %r1; setp.lt.u32 %p2, %r2, 9;\n @%p2 bra $L__BB2_32;\n ret;",
+        "$L__BB2_4:\n add.u32 %r2, %r2, %r1; setp.lt.u32 %p2, %r2, 9;\n @%p2 bra $L__BB2_4;\n ret;",
     );
-    assert_eq!(of.entry.matches("$L__BB2_32:").count(), 2);
+    assert_eq!(of.entry.matches("$L__BB2_4:").count(), 2);
     let scope = of.body.find("\t{\n").unwrap();
-    assert!(scope < of.body.find("$L__BB2_32:").unwrap());
+    assert!(scope < of.body.find("$L__BB2_4:").unwrap());
 }
 
 #[test]

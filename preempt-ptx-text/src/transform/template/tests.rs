@@ -32,7 +32,7 @@ fn another_shape_is_refused() {
     let early = "a body that runs ahead of the index of its task";
     assert_eq!(of("mov.u32 %preempt_block_z, ", "mov.u32 %preempt_grid_z, "), early);
     assert_eq!(of("preempt_slot[112]", "preempt_slot[88]"), "variables outside of the entry");
-    assert_eq!(of("worker_param_0[144]", "worker_param_0[152]"), "a cohort of another size");
+    assert_eq!(of("worker_param_0[152]", "worker_param_0[160]"), "a cohort of another size");
     assert_eq!(
         of(".target sm_80", ".target sm_90"),
         "another version or target than its constants say"
