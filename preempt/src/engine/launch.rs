@@ -60,14 +60,14 @@ impl LaunchSpec {
         if self.plain { Duration::ZERO } else { self.requeued }
     }
 
-    /// The work that is dropped by a stop, as a time on all SMs that it can fill. Each block of a launch that takes
-    /// `took` is stopped in a block-task, half of which is done on average.
-    pub fn dropped_of(&self, took: Duration, sms: u32) -> Duration {
-        self.block_task_of(took, sms) / 2
+    /// The work that is dropped by a stop, as a time on all SMs that it can fill, of a launch that takes `took`: each of its blocks
+    /// is stopped in a block-task, of which this part is done.
+    pub fn dropped_of(&self, took: Duration, sms: u32, part: f64) -> Duration {
+        self.block_task_of(took, sms).mul_f64(part)
     }
 
     /// The time of a block-task of a launch that takes `took`, whose other block-tasks are alike.
-    fn block_task_of(&self, took: Duration, sms: u32) -> Duration {
+    pub fn block_task_of(&self, took: Duration, sms: u32) -> Duration {
         let places = self.blocks_per_sm.saturating_mul(sms).min(self.tasks);
         took.mul_f64(f64::from(places) / f64::from(self.tasks.max(1)))
     }
@@ -569,9 +569,9 @@ mod tests {
     #[test]
     fn half_a_block_task_is_dropped_in_each_place() {
         let spec = |tasks, blocks_per_sm| LaunchSpec { tasks, blocks_per_sm, ..launch().spec };
-        assert_eq!(spec(800, 2).dropped_of(at(100), SMS), at(1) / 2, "8 of 800 at a time");
-        assert_eq!(spec(8, 2).dropped_of(at(100), SMS), at(50));
-        assert_eq!(spec(3, 2).dropped_of(at(100), SMS), at(50), "all at a time");
+        assert_eq!(spec(800, 2).dropped_of(at(100), SMS, 0.5), at(1) / 2, "8 of 800 at a time");
+        assert_eq!(spec(8, 2).dropped_of(at(100), SMS, 0.5), at(50));
+        assert_eq!(spec(3, 2).dropped_of(at(100), SMS, 0.5), at(50), "all at a time");
     }
 
     #[test]

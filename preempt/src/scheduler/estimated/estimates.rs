@@ -47,9 +47,14 @@ struct OfKernel {
     loop_to_plain: Option<f64>,
     /// Times from the signal until a launch's last block is out.
     stop: Mean,
+    /// Parts of block-tasks that were done where blocks had to leave, and are done again.
+    dropped: Mean,
     /// Times until the hardware has given the SMs of a plain grid to another launch.
     hardware_stop: Mean,
 }
+
+/// The part of a block-task that is done where a block is stopped at a random moment.
+const UNSEEN: f64 = 0.5;
 
 fn key(kernel: &'static Kernel) -> usize {
     std::ptr::from_ref(kernel).addr()
@@ -93,6 +98,18 @@ impl Estimates {
     /// Records the time from the signal until a launch's blocks have left.
     pub fn stopped(&mut self, kernel: &'static Kernel, took: Duration) {
         self.kernels.entry(key(kernel)).or_default().stop.add(took);
+    }
+
+    /// The part of a block-task that is done again where a block has to leave: the mean of those seen. Half of it, if it is as
+    /// likely to be stopped at any moment, is as good as the first stops.
+    pub fn dropped(&self, kernel: &'static Kernel) -> f64 {
+        self.kernels.get(&key(kernel)).map_or(UNSEEN, |of| of.dropped.with(UNSEEN))
+    }
+
+    /// Records that blocks had to leave, and do so much of each block-task again in the mean.
+    pub fn has_dropped(&mut self, kernel: &'static Kernel, part: f64) {
+        // A block-task that takes longer than others is dropped behind its expected end.
+        self.kernels.entry(key(kernel)).or_default().dropped.add_number(part.clamp(0.0, 1.0));
     }
 
     /// Records the time for which a launch waited until the hardware had given it the SMs of a plain grid.
@@ -166,6 +183,19 @@ mod tests {
         assert!(estimates.learned(kernel).is_none(), "no launch of it is done");
         (0..1000).for_each(|_| estimates.stopped(kernel, us(8)));
         assert_eq!(estimates.stop(kernel).as_micros(), 8, "it is faster now");
+    }
+
+    #[test]
+    fn what_is_dropped_is_half_of_a_block_task_until_stops_say_otherwise() {
+        let (kernel, other) = (nothing().kernel(), nothing_else().kernel());
+        let mut estimates = Estimates::new(us(20));
+        assert_eq!(estimates.dropped(kernel), 0.5);
+        estimates.has_dropped(kernel, 1.0);
+        assert_eq!((estimates.dropped(kernel), estimates.dropped(other)), (0.75, 0.5));
+        (0..1000).for_each(|_| estimates.has_dropped(kernel, 7.0));
+        assert!((0.98..=1.0).contains(&estimates.dropped(kernel)), "no more than all of it");
+        (0..1000).for_each(|_| estimates.has_dropped(kernel, 0.0));
+        assert!(estimates.dropped(kernel) < 0.02);
     }
 
     #[test]

@@ -549,6 +549,7 @@ impl Core {
             let stop = stop.map(|(limit, took)| (Duration::from_nanos(limit.nanos()), took));
             let lost = self.device.inner.capabilities.time(stops.lost);
             self.accounts.stopped(&stops, lost, stop);
+            self.learn_dropped(order.op, &stops, lost);
         }
         let CohortOrder { op, slot, plain, after, gated, over, signal, workers, .. } = order;
         if let Some((launch, preemption)) = self.kernel(op) {
@@ -580,6 +581,21 @@ impl Core {
         if gated && posted.done == 0 {
             // The gate has waited for as long as it may.
             self.disarm(now, op);
+        }
+    }
+
+    /// Learns which part of their block-tasks blocks drop when they have to leave, from those of one cohort: `lost` in all.
+    fn learn_dropped(&mut self, op: OpKey, stops: &Stops, lost: Duration) {
+        let Some(InWork { job, entry: Some(entry), .. }) = self.jobs.get(op) else { return };
+        let (Work::Launch { launch, spec, .. }, Some(predicted)) = (&job.work, entry.predicted)
+        else {
+            return;
+        };
+        let left = stops.drained + stops.requeued;
+        let block_task = spec.block_task_of(predicted, self.device.properties().sms);
+        if left > 0 && launch.kernel.yields && !block_task.is_zero() {
+            let part = (lost / left).div_duration_f64(block_task);
+            self.estimates.has_dropped(launch.kernel, part);
         }
     }
 

@@ -268,9 +268,11 @@ impl Core {
         let Kernel { yields, state_bytes, .. } = *launch.kernel;
         let has_checkpoint = state_bytes > 0;
         // A block-task that is left at a checkpoint loses nothing.
-        let requeued = predicted
-            .filter(|_| yields && !has_checkpoint)
-            .map_or(Duration::ZERO, |took| spec.dropped_of(took, self.device.properties().sms));
+        let part = self.estimates.dropped(launch.kernel);
+        let requeued =
+            predicted.filter(|_| yields && !has_checkpoint).map_or(Duration::ZERO, |took| {
+                spec.dropped_of(took, self.device.properties().sms, part)
+            });
         let yield_overhead = self.estimates.stop(launch.kernel) + requeued;
         let spec = LaunchSpec { predicted, yield_overhead, requeued, ..spec };
         let (plain, hardware_stop) = match preemption {
