@@ -235,7 +235,7 @@ impl Device {
         if !cohort.is_ready || cohort.order.plain {
             return;
         }
-        cohort.trim(range);
+        cohort.trim(range, self.occupants.len());
         let launch = self.launches.get(cohort.order.op);
         let (stop, redo) = launch.map_or((0, 0), |launch| (launch.stop, launch.redo));
         let (drains, redo) = leaving(signal.limit(), redo);
@@ -269,7 +269,7 @@ impl Device {
                 }
                 stays
             });
-            cohort.trim(word);
+            cohort.trim(word, self.occupants.len());
             if cohort.waiting == 0 && cohort.sms.is_empty() {
                 return self.leave_all(now, key, 0, agenda);
             }
@@ -600,10 +600,8 @@ impl Cohort {
     }
 
     /// Drops the blocks that wait for SMs which its word excludes.
-    fn trim(&mut self, word: SmRange) {
-        let (lo, hi) = (word.lo(), word.hi());
-        // A word that wraps around excludes what lies between; no device has that many SMs.
-        let count = if lo <= hi { hi - lo } else { u32::MAX };
+    fn trim(&mut self, word: SmRange, sms: usize) {
+        let count = allowed(word, sms);
         let inside = self.sms.iter().filter(|&&sm| word.contains(sm)).count() as u32;
         let room = (count - inside.min(count)).saturating_mul(self.blocks_per_sm);
         self.waiting = self.waiting.min(room);
@@ -615,9 +613,22 @@ impl Cohort {
     }
 }
 
+/// The SMs that a word allows. One that wraps around excludes what lies between.
+fn allowed(word: SmRange, sms: usize) -> u32 {
+    let (lo, hi) = (word.lo(), word.hi());
+    if lo <= hi { hi - lo } else { (sms as u32).saturating_sub(lo) + hi }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_wraps_around_allows_no_more_than_it_has() {
+        assert_eq!(allowed(SmRange::new(2, 6), 8), 4);
+        assert_eq!(allowed(SmRange::new(6, 3), 8), 5);
+        assert_eq!(allowed(SmRange::EMPTY, 8), 0);
+    }
 
     #[test]
     fn a_limit_trades_waiting_for_work_that_is_lost() {
