@@ -16,7 +16,8 @@
 //! | [`Fifo`] | the oldest | | no launch yields, none waits for ever |
 //!
 //! All of them share the SMs in space. The first launch has as many as it can fill, and the next ones share the rest,
-//! in their order. SMs of a launch lie side by side, so an SM can be left over beside launches that can fill no more.
+//! in their order. SMs of a launch lie side by side, on a circle where the first SM of the device is beside the last one. So
+//! an SM can be left over beside launches that can fill no more.
 //! None is left over while a launch has no SM, or could fill one more beside its own, but those that
 //! [an anticipating policy](StaticPriority::anticipating) leaves free for a moment. Where a policy has `whole_device`, that gives
 //! the first launch everything, as EffiSha does. The cost of a decision grows with the
@@ -321,6 +322,38 @@ pub trait DeviceView {
     /// The cost of a yield: the time from the signal until the last block is out, and the work that it
     /// [drops](DeviceView::requeued). The time is the mean of the kernel's last yields.
     fn yield_overhead(&self, launch: LaunchId) -> Duration;
+
+    /// What it costs to take this SM from the launch that has it, as far as the progress of the block-tasks there is known:
+    /// the time until its blocks have left, or the work that they do again, whichever their way of leaving costs, summed
+    /// over the blocks. Zero where nothing is known: the SMs of a launch are alike then. Chimera chooses SMs by it (Park et
+    /// al., ASPLOS 2015, section 3.3).
+    fn sm_yield_overhead(&self, _sm: u32) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Of the SMs that a launch has, the `count` SMs in a row that are [cheapest to take](DeviceView::sm_yield_overhead)
+    /// together, and the first ones of equals. All that it has, if these are no more. Like the range of the launch, the
+    /// result can wrap around.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use preempt::policy::{DeviceView, ModelDevice, SmRange};
+    ///
+    /// let mut device = ModelDevice::new(8);
+    /// let launch = device.launch(1000).id;
+    /// device.set_range(launch, SmRange::new(5, 3)); // SMs 5 to 7, and 0 to 2
+    /// for (sm, micros) in [(5, 9), (6, 4), (7, 1), (0, 2), (1, 6), (2, 9)] {
+    ///     device.set_sm_yield_overhead(sm, Duration::from_micros(micros));
+    /// }
+    /// assert_eq!(device.cheapest_sms(launch, 1), SmRange::new(7, 8));
+    /// assert_eq!(device.cheapest_sms(launch, 2), SmRange::new(7, 1));
+    /// assert_eq!(device.cheapest_sms(launch, 100), SmRange::new(5, 3));
+    /// ```
+    fn cheapest_sms(&self, launch: LaunchId, count: u32) -> SmRange {
+        let overhead = |sm| self.sm_yield_overhead(sm);
+        placement::cheapest_part(self.range(launch), count, self.sms(), overhead)
+    }
 
     /// The work that a launch has to do again when it yields, as a time on all SMs that it can fill. Part of the [yield
     /// overhead](DeviceView::yield_overhead). For a kernel with yield points that is half of a block-task for each of

@@ -31,6 +31,8 @@ use crate::vocabulary::LaunchId;
 #[derive(Clone, Debug)]
 pub struct ModelDevice {
     owners: Vec<Option<LaunchId>>,
+    /// What it costs to take each SM.
+    overheads: Vec<Duration>,
     launches: BTreeMap<LaunchId, Model>,
     /// Launches that were ever made.
     made: u32,
@@ -52,8 +54,9 @@ struct Model {
 impl ModelDevice {
     /// A device of `sms` SMs: at least 1, and no more than a device can have.
     pub fn new(sms: u32) -> ModelDevice {
-        let owners = vec![None; sms.clamp(1, MAX_SMS) as usize];
-        ModelDevice { owners, launches: BTreeMap::new(), made: 0 }
+        let sms = sms.clamp(1, MAX_SMS) as usize;
+        let (owners, overheads) = (vec![None; sms], vec![Duration::ZERO; sms]);
+        ModelDevice { owners, overheads, launches: BTreeMap::new(), made: 0 }
     }
 
     /// Makes a launch of `tasks` block-tasks, at least 1, of which an SM holds one. It has no SM yet. The arrival is
@@ -149,6 +152,13 @@ impl ModelDevice {
         self.set(launch, |model| (model.yield_overhead, model.requeued) = (time, requeued));
     }
 
+    /// Sets what it costs to take an SM, whichever launch has it.
+    pub fn set_sm_yield_overhead(&mut self, sm: u32, time: Duration) {
+        if let Some(overhead) = self.overheads.get_mut(sm as usize) {
+            *overhead = time;
+        }
+    }
+
     /// Sets how long a launch has had SMs, summed over SMs.
     pub fn set_sm_time(&mut self, launch: LaunchId, time: Duration) {
         self.set(launch, |model| model.sm_time = time);
@@ -209,6 +219,10 @@ impl DeviceView for ModelDevice {
 
     fn yield_overhead(&self, launch: LaunchId) -> Duration {
         self.of(launch, |model| model.yield_overhead)
+    }
+
+    fn sm_yield_overhead(&self, sm: u32) -> Duration {
+        self.overheads.get(sm as usize).copied().unwrap_or_default()
     }
 
     fn requeued(&self, launch: LaunchId) -> Duration {

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::iter;
 use std::ops::Range;
+use std::time::Duration;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{MAX_SMS, SmRange};
 
 use super::indexed_heap::IndexedHeap;
 use super::{DeviceView, Plan};
@@ -30,15 +31,20 @@ pub(super) struct Scratch {
     granted: SmSet,
     /// For each SM, the price of taking it, once it was asked for.
     prices: Vec<u8>,
+    /// For each SM, its [yield overhead](DeviceView::sm_yield_overhead) in nanoseconds, once prices left a choice.
+    overheads: Vec<u64>,
 }
 
 impl Plan {
     /// Grants SMs to launches in this order until none is left, such that as few launches as possible have to move.
     ///
     /// All built-in policies place launches so, and differ in the order. A launch keeps its SMs if it can. Otherwise
-    /// it gets free ones, then those of the last launch in the order that has any. SMs that the plan has granted
-    /// before stay as they are, and launches that have some get no others. Returns the first launch that has less
-    /// than it can fill.
+    /// it gets free ones, then those of the last launch in the order that has any, and of these the ones that are
+    /// [cheapest to take](DeviceView::sm_yield_overhead). SMs that the plan has granted before stay as they are, and
+    /// launches that have some get no others. Returns the first launch that has less than it can fill.
+    ///
+    /// SMs are a circle: the first one lies beside the last one, and a range can [wrap around](SmRange). What later
+    /// launches can have stays in one piece, where that takes no more SMs from others.
     ///
     /// The order is looked at as far as there are SMs to share, and as far as launches have some.
     ///
@@ -125,14 +131,12 @@ impl Plan {
                 Packing::Packed => device.need(launch).max(1),
                 Packing::WholeDevice => device.sms(),
             };
-            let wanted = need.min(left) as usize;
             let is_first = is_alone && before == 0 && free.is_empty();
-            let Some(range) = scratch.find(launch, wanted, is_first, &least_urgent, device) else {
-                break;
-            };
-            let length = range.len() as u32;
+            let found = scratch.find(launch, need, left, is_first, &least_urgent, device);
+            let Some(window) = found else { break };
+            let length = window.len() as u32;
             left -= length;
-            grants.push((launch, SmRange::new(range.start as u32, range.end as u32)));
+            grants.push((launch, rolled(window, device.sms())));
             if length < need {
                 denied = denied.or(Some(launch));
             }
@@ -160,80 +164,136 @@ fn last_owner(order: impl Iterator<Item = LaunchId>, device: &dyn DeviceView) ->
 }
 
 /// The SMs in a range, which can wrap around.
-fn length(range: SmRange, sms: u32) -> u32 {
-    let (lo, hi) = (range.lo(), range.hi());
-    if lo <= hi { hi - lo } else { sms.saturating_sub(lo) + hi }
+pub(super) fn length(range: SmRange, sms: u32) -> u32 {
+    unrolled(range, sms as usize).len() as u32
+}
+
+/// The `count` SMs in a row of a range whose overheads are least together, the first ones of equals.
+pub(super) fn cheapest_part(
+    range: SmRange,
+    count: u32,
+    sms: u32,
+    overhead: impl Fn(u32) -> Duration,
+) -> SmRange {
+    let (run, count) = (unrolled(range, sms as usize), count as usize);
+    if count >= run.len() {
+        return range;
+    }
+    let weight = |sm| nanos(overhead(sm as u32 % sms));
+    let cheapest = windows(run, count, weight).min_by_key(|&(sum, _)| sum);
+    cheapest.map_or(SmRange::EMPTY, |(_, start)| rolled(start..start + count, sms))
+}
+
+/// A range as a run in which SM 0 comes as SM `sms` behind the last one.
+fn unrolled(range: SmRange, sms: usize) -> Range<usize> {
+    let (lo, hi) = (range.lo() as usize, range.hi() as usize);
+    lo.min(sms)..hi.min(sms) + if lo <= hi { 0 } else { sms }
+}
+
+/// The range of such a run.
+fn rolled(run: Range<usize>, sms: u32) -> SmRange {
+    if run.is_empty() {
+        return SmRange::EMPTY;
+    }
+    SmRange::new(run.start as u32 % sms, (run.end as u32 - 1) % sms + 1)
+}
+
+/// Such a run up to the last SM, and from SM 0 on.
+fn parts(run: &Range<usize>, sms: usize) -> [Range<usize>; 2] {
+    [run.start..run.end.min(sms), 0..run.end.saturating_sub(sms)]
+}
+
+/// The runs of SMs that are not granted. One that reaches the last SM goes on at SM 0.
+fn gaps(granted: &SmSet, sms: usize) -> impl Iterator<Item = Range<usize>> {
+    // What lies before the first granted SM belongs to the last gap, if there is one at the last SM.
+    let head = granted.first(0..sms).filter(|_| granted.first(sms - 1..sms).is_none()).unwrap_or(0);
+    granted.gaps(head..sms).map(move |gap| {
+        let end = if gap.end == sms { sms + head } else { gap.end };
+        gap.start..end
+    })
 }
 
 impl Scratch {
     /// Enters what the plan has granted before, or leaves free; the number of SMs that are left.
     fn begin(&mut self, kept: impl Iterator<Item = SmRange>, sms: u32) -> u32 {
-        self.granted.clear(sms as usize);
+        let sms = sms as usize;
+        self.granted.clear(sms);
         self.prices.clear();
+        self.overheads.clear();
         for range in kept {
-            let (lo, hi) = (range.lo().min(sms) as usize, range.hi().min(sms) as usize);
-            if lo <= hi {
-                self.granted.insert(lo..hi);
-            } else {
-                // It wraps around.
-                self.granted.insert(lo..sms as usize);
-                self.granted.insert(0..hi);
-            }
+            self.enter(&unrolled(range, sms), sms);
         }
-        sms - self.granted.count(0..sms as usize)
+        sms as u32 - self.granted.count(0..sms)
     }
 
-    /// Finds SMs for a launch, at most as many as it wants, and marks them as granted.
+    /// Marks SMs as granted.
+    fn enter(&mut self, run: &Range<usize>, sms: usize) {
+        parts(run, sms).into_iter().for_each(|part| self.granted.insert(part));
+    }
+
+    /// Finds SMs for a launch, at most as many as it needs of those that are left, and marks them as granted.
     fn find(
         &mut self,
         launch: LaunchId,
-        wanted: usize,
+        need: u32,
+        left: u32,
         is_first: bool,
         least_urgent: impl Fn() -> Option<LaunchId>,
         device: &dyn DeviceView,
     ) -> Option<Range<usize>> {
         let sms = device.sms() as usize;
-        let own = device.range(launch);
-        let start = self
-            .kept(own, wanted)
-            .or_else(|| (own.is_empty() && is_first).then_some(0))
-            .or_else(|| self.cheapest(device, least_urgent, own, wanted))
-            .or_else(|| largest_gap(self.granted.gaps(0..sms)))?;
-        let window = start..sms.min(start + wanted);
-        let end = self.granted.first(window.clone()).unwrap_or(window.end);
-        self.granted.insert(start..end);
-        Some(start..end)
+        let own = unrolled(device.range(launch), sms);
+        let wanted = need.min(left) as usize;
+        let start = match self.kept(&own, wanted, sms) {
+            Some(start) => Some(start),
+            None if own.is_empty() && is_first => Some(0),
+            // It gets all that is left, if that lies side by side.
+            None if need >= left => None,
+            None => self.cheapest(device, least_urgent, &own, wanted),
+        };
+        let window = match start {
+            Some(start) => start..start + wanted,
+            None => largest_gap(gaps(&self.granted, sms))?,
+        };
+        self.enter(&window, sms);
+        Some(window)
     }
 
     /// The first SM of a launch that can stay as it is. Most can, so this comes before the search.
-    fn kept(&self, own: SmRange, length: usize) -> Option<usize> {
-        let window = own.lo() as usize..own.hi() as usize;
-        let open = window.len() == length && self.granted.first(window).is_none();
-        open.then_some(own.lo() as usize)
+    fn kept(&self, own: &Range<usize>, length: usize, sms: usize) -> Option<usize> {
+        let is_open = |part| self.granted.first(part).is_none();
+        let stays = own.len() == length && parts(own, sms).into_iter().all(is_open);
+        stays.then_some(own.start)
     }
 
-    /// The first SM of the window where the fewest and least urgent launches have to move.
+    /// The first SM of the window where the fewest and least urgent launches have to move, and lose the least by it.
     fn cheapest(
         &mut self,
         device: &dyn DeviceView,
         least_urgent: impl Fn() -> Option<LaunchId>,
-        own: SmRange,
+        own: &Range<usize>,
         length: usize,
     ) -> Option<usize> {
         let sms = device.sms() as usize;
-        if length == sms {
-            return Some(0);
-        }
         if self.prices.is_empty() {
             self.ask_prices(device, least_urgent());
         }
-        // Its own SMs cost nothing; if they wrap around, it has to move anyway.
-        let own = own.lo().min(own.hi()) as usize..own.hi() as usize;
-        let price = self.prices.get(own.start).copied().unwrap_or(FREE);
-        self.prices[own.clone()].fill(0);
-        let place = place(self.granted.gaps(0..sms), length, &self.prices);
-        self.prices[own].fill(price);
-        place
+        let Scratch { granted, prices, overheads } = self;
+        // Its own SMs cost nothing.
+        let price = prices.get(own.start).copied().unwrap_or(FREE);
+        parts(own, sms).into_iter().for_each(|part| prices[part].fill(0));
+        let mut found = place(gaps(granted, sms), length, prices, &[]);
+        if found.is_some_and(|(_, has_choice)| has_choice) {
+            if overheads.is_empty() {
+                let overhead = |sm| nanos(device.sm_yield_overhead(sm));
+                overheads.extend((0..device.sms()).map(overhead));
+            }
+            if overheads.iter().any(|&overhead| overhead > 0) {
+                found = place(gaps(granted, sms), length, prices, overheads);
+            }
+        }
+        parts(own, sms).into_iter().for_each(|part| prices[part].fill(price));
+        found.map(|(start, _)| start)
     }
 
     /// Sets the price of each SM.
@@ -266,37 +326,90 @@ const FREE: u8 = 2;
 const TAKEN: u8 = 4;
 /// The price of an SM that another launch has.
 const TAKEN_FROM_OTHERS: u8 = 6;
-/// The price of a window with free SMs on both sides, which would be left in two pieces.
-const SPLIT: u32 = 1;
+/// The price of a window that leaves what is open in two pieces. Each launch has one range, so the next one loses a piece.
+const SPLIT: u64 = TIER;
+/// What a price weighs: more than the overheads of all SMs that a device can have, so prices come first.
+const TIER: u64 = MOST_OVERHEAD * (MAX_SMS as u64 + 1);
+/// The most that an overhead weighs: nine minutes, in nanoseconds.
+const MOST_OVERHEAD: u64 = 1 << 39;
 
-/// The first SM of the cheapest window of `length` SMs in the gaps between granted SMs.
-fn place(gaps: impl Iterator<Item = Range<usize>>, length: usize, prices: &[u8]) -> Option<usize> {
-    let price = |sm: usize| u32::from(prices[sm]);
-    let lowest = prices.iter().min().map_or(0, |&lowest| length as u32 * u32::from(lowest));
-    let mut best = None;
-    for gap in gaps.filter(|gap| gap.len() >= length) {
-        let mut cost = gap.clone().take(length).map(price).sum::<u32>();
-        for (start, end) in (gap.start..).zip(gap.start + length..=gap.end) {
-            let splits = gap.start < start && end < gap.end;
-            let total = cost + if splits { SPLIT } else { 0 };
-            if best.is_none_or(|(least, _)| total < least) {
-                best = Some((total, start));
-                if total <= lowest {
-                    return Some(start);
+/// What an overhead weighs.
+fn nanos(overhead: Duration) -> u64 {
+    overhead.as_nanos().min(MOST_OVERHEAD.into()) as u64
+}
+
+/// The first SM of the cheapest window of `length` SMs in the gaps between granted SMs, and whether yield overheads may choose
+/// another one. They count between windows of equal prices, and only those of SMs that are taken.
+fn place(
+    gaps: impl Iterator<Item = Range<usize>>,
+    length: usize,
+    prices: &[u8],
+    overheads: &[u64],
+) -> Option<(usize, bool)> {
+    let sms = prices.len();
+    let at = |sm: usize| if sm < sms { sm } else { sm - sms };
+    let is_taken = |sm: usize| prices[at(sm)] >= TAKEN;
+    let is_others = |sm: usize| prices[at(sm)] == TAKEN_FROM_OTHERS;
+    let weight = |sm: usize| {
+        let overhead = overheads.get(at(sm)).filter(|_| is_taken(sm));
+        u64::from(prices[at(sm)]) * TIER + overhead.copied().unwrap_or(0)
+    };
+    let lowest = prices.iter().min().map_or(0, |&lowest| length as u64 * u64::from(lowest));
+    let mut best: Option<(u64, bool, usize)> = None;
+    let mut is_tied = false;
+    for gap in gaps {
+        // Where nothing is granted, a window can start at any SM, and leaves one piece. Other launches that have SMs will
+        // probably keep them, later in the plan.
+        let is_circle = gap.len() == sms;
+        let is_cut = !is_circle || prices.contains(&TAKEN_FROM_OTHERS);
+        let run = gap.start..gap.end + if is_circle { length - 1 } else { 0 };
+        for (sum, start) in windows(run, length, weight) {
+            let end = start + length;
+            let is_at_end = !is_circle && (start == gap.start || end == gap.end);
+            let before = start.checked_sub(1).unwrap_or(sms - 1);
+            let splits = is_cut && !is_at_end && !is_others(before) && !is_others(end);
+            let total = sum + if splits { SPLIT } else { 0 };
+            // Of equals, one that leaves the others a range that does not wrap around.
+            let is_inner = !is_at_end && at(start) > 0 && at(end) > 0;
+            is_tied = match best {
+                Some((least, ..)) if total >= least => is_tied || total == least,
+                _ => false,
+            };
+            if best.is_none_or(|(least, inner, _)| (total, is_inner) < (least, inner)) {
+                best = Some((total, is_inner, start));
+                // None has a lower price. Of taken ones, others probably have the same.
+                if !is_inner && total <= lowest * TIER {
+                    return Some((at(start), is_taken(start)));
                 }
-            }
-            if end < gap.end {
-                cost = cost + price(end) - price(start);
             }
         }
     }
-    best.map(|(_, start)| start)
+    let (.., start) = best?;
+    Some((at(start), is_tied && (start..start + length).any(is_taken)))
 }
 
-/// The start of the first of the longest gaps.
-fn largest_gap(gaps: impl Iterator<Item = Range<usize>>) -> Option<usize> {
+/// The windows of `length` SMs in a run, each with the sum of what its SMs weigh, and its first SM.
+fn windows(
+    run: Range<usize>,
+    length: usize,
+    weight: impl Fn(usize) -> u64,
+) -> impl Iterator<Item = (u64, usize)> {
+    let mut next: u64 = run.clone().take(length).map(&weight).sum();
+    let starts = run.start..(run.end + 1).saturating_sub(length);
+    starts.map(move |start| {
+        let sum = next;
+        let end = start + length;
+        if end < run.end {
+            next = next + weight(end) - weight(start);
+        }
+        (sum, start)
+    })
+}
+
+/// The first of the longest gaps.
+fn largest_gap(gaps: impl Iterator<Item = Range<usize>>) -> Option<Range<usize>> {
     // Of equals, `max_by_key` has the last one.
-    gaps.max_by_key(|gap| (gap.len(), Reverse(gap.start))).map(|gap| gap.start)
+    gaps.max_by_key(|gap| (gap.len(), Reverse(gap.start)))
 }
 
 #[cfg(test)]
@@ -434,6 +547,297 @@ mod tests {
         assert_eq!(last_owner([second, first].into_iter(), &device), Some(first));
     }
 
+    fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// What the launches get in this order.
+    fn share<const N: usize>(device: &ModelDevice, order: [LaunchId; N]) -> Vec<SmRange> {
+        let mut plan = Plan::default();
+        plan.share(order, Packing::Spread, device);
+        ranges(&plan)
+    }
+
+    #[test]
+    fn sms_of_a_launch_are_taken_where_it_costs_the_least() {
+        let (mut device, [batch, urgent]) = device([(SmRange::new(0, 8), 8), (SmRange::EMPTY, 2)]);
+        // Each plan asks anew.
+        let mut plan = Plan::default();
+        let mut place = |overheads: [u64; 8]| {
+            (0..).zip(overheads).for_each(|(sm, time)| device.set_sm_yield_overhead(sm, us(time)));
+            plan.clear();
+            plan.share([urgent, batch], Packing::Spread, &device);
+            (plan.grants()[0].1, plan.grants()[1].1)
+        };
+        let expected = |urgent: (u32, u32), batch: (u32, u32)| {
+            (SmRange::new(urgent.0, urgent.1), SmRange::new(batch.0, batch.1))
+        };
+        assert_eq!(place([0; 8]), expected((0, 2), (2, 8)));
+        assert_eq!(place([9; 8]), expected((0, 2), (2, 8)));
+        assert_eq!(place([9, 9, 9, 2, 9, 1, 1, 9]), expected((5, 7), (7, 5)));
+        assert_eq!(place([9, 9, 9, 9, 2, 9, 1, 2]), expected((6, 8), (0, 6)));
+        assert_eq!(place([1, 9, 9, 9, 5, 5, 9, 1]), expected((7, 1), (1, 7)));
+        assert_eq!(place([9, 9, 1, 1, 9, 1, 1, 9]), expected((2, 4), (4, 2)));
+        let longest = Duration::MAX.as_micros().try_into().unwrap_or(u64::MAX);
+        assert_eq!(place([longest, longest, 9, 9, 9, 8, 8, longest]), expected((5, 7), (7, 5)));
+    }
+
+    #[test]
+    fn to_move_fewer_launches_is_worth_any_overhead() {
+        let [low, high] = [SmRange::new(0, 3), SmRange::new(3, 6)];
+        let (mut device, [last, other, urgent]) =
+            device([(low, 3), (high, 3), (SmRange::EMPTY, 2)]);
+        (0..3).for_each(|sm| device.set_sm_yield_overhead(sm, us(9)));
+        assert_eq!(share(&device, [urgent, other, last]), [SmRange::new(6, 8), high, low]);
+        // Not those of the other launch.
+        device.set_range(other, SmRange::new(3, 8));
+        assert_eq!(share(&device, [urgent, other, last])[0], SmRange::new(0, 2));
+        // Not the middle of what the next launch can have.
+        device.set_range(last, SmRange::new(0, 5));
+        device.set_range(other, SmRange::new(5, 8));
+        device.set_sm_yield_overhead(4, us(8));
+        (1..4).for_each(|sm| device.set_sm_yield_overhead(sm, us(1)));
+        assert_eq!(share(&device, [urgent, other, last])[0], SmRange::new(3, 5));
+    }
+
+    #[test]
+    fn urgent_launches_lie_side_by_side_and_the_rest_is_one_range() {
+        let (mut device, [batch, a, b]) =
+            device([(SmRange::new(0, 8), 8), (SmRange::EMPTY, 1), (SmRange::EMPTY, 1)]);
+        for (sm, time) in (0..).zip([9, 2, 9, 9, 4, 1, 3, 9]) {
+            device.set_sm_yield_overhead(sm, us(time));
+        }
+        let mut plan = Plan::default();
+        let mut follow = |device: &mut ModelDevice, order: &[LaunchId]| {
+            plan.clear();
+            plan.share(order.iter().copied(), Packing::Spread, device);
+            device.follow(&plan);
+            ranges(&plan)
+        };
+        let at_5 = SmRange::new(5, 6);
+        assert_eq!(follow(&mut device, &[a, batch]), [at_5, SmRange::new(6, 5)]);
+        assert_eq!(follow(&mut device, &[a, batch]), [at_5, SmRange::new(6, 5)], "all are kept");
+        let beside = [SmRange::new(6, 7), at_5, SmRange::new(7, 5)];
+        assert_eq!(follow(&mut device, &[b, a, batch]), beside);
+        assert_eq!(follow(&mut device, &[b, batch]), [SmRange::new(6, 7), SmRange::new(7, 6)]);
+        assert_eq!(follow(&mut device, &[batch]), [SmRange::new(0, 8)]);
+    }
+
+    #[test]
+    fn a_launch_whose_sms_wrap_around_keeps_them_when_it_grows_or_shrinks() {
+        let wrapped = SmRange::new(6, 2);
+        let place = |fills| {
+            let (device, [launch, _]) = device([(wrapped, fills), (SmRange::new(2, 3), 1)]);
+            share(&device, [launch])[0]
+        };
+        assert_eq!(place(4), wrapped);
+        assert_eq!(place(3), SmRange::new(7, 2));
+        assert_eq!(place(6), SmRange::new(4, 2));
+        assert_eq!(place(8), SmRange::new(0, 8));
+        // What was granted before is none of its SMs.
+        let (device, [launch, other]) = device([(wrapped, 4), (SmRange::EMPTY, 1)]);
+        let mut plan = Plan::default();
+        plan.grant(other, SmRange::new(0, 1));
+        plan.share([launch], Packing::Spread, &device);
+        assert_eq!(ranges(&plan)[1], SmRange::new(4, 8));
+    }
+
+    #[test]
+    fn a_gap_that_fits_is_not_taken_for_the_cheapest_one() {
+        let (mut device, [batch, urgent, a, b]) = device([
+            (SmRange::new(0, 8), 8),
+            (SmRange::EMPTY, 1),
+            (SmRange::EMPTY, 1),
+            (SmRange::EMPTY, 1),
+        ]);
+        (0..8).for_each(|sm| device.set_sm_yield_overhead(sm, us(9)));
+        device.set_sm_yield_overhead(0, us(1));
+        let mut plan = Plan::default();
+        plan.grant(a, SmRange::new(1, 2));
+        plan.grant(b, SmRange::new(3, 4));
+        plan.share([urgent, batch], Packing::Spread, &device);
+        assert_eq!(ranges(&plan)[2..], [SmRange::new(0, 1), SmRange::new(4, 8)]);
+    }
+
+    #[test]
+    fn overheads_of_free_sms_and_its_own_do_not_count() {
+        let [own, low, high] = [SmRange::EMPTY, SmRange::new(1, 4), SmRange::new(5, 8)];
+        let (mut device, [urgent, last, other]) = device([(own, 2), (low, 3), (high, 3)]);
+        for (sm, time) in [(0, 9), (1, 2), (3, 3), (4, 0)] {
+            device.set_sm_yield_overhead(sm, us(time));
+        }
+        // One of the SMs is free here and there.
+        assert_eq!(share(&device, [urgent, other, last])[0], SmRange::new(0, 2));
+        device.set_range(urgent, SmRange::new(0, 1));
+        assert_eq!(share(&device, [urgent, other, last])[0], SmRange::new(0, 2));
+    }
+
+    #[test]
+    fn no_overhead_is_asked_for_where_none_matters() {
+        let asks = |urgent: (SmRange, u32), batch: SmRange| {
+            let at_end = SmRange::new(7, 8);
+            let (device, [first, urgent, batch]) = device([(at_end, 1), urgent, (batch, 8)]);
+            let mut plan = Plan::default();
+            plan.share([first, urgent, batch], Packing::Spread, &device);
+            !plan.scratch.overheads.is_empty()
+        };
+        let none = SmRange::EMPTY;
+        assert!(asks((none, 2), SmRange::new(0, 7)));
+        assert!(!asks((none, 7), SmRange::new(0, 7)), "all are taken");
+        assert!(!asks((none, 2), none), "all are free");
+        assert!(!asks((none, 2), SmRange::new(0, 4)), "enough are free");
+        let own = SmRange::new(3, 4);
+        assert!(!asks((own, 2), SmRange::new(5, 7)), "free on either side");
+        assert!(!asks((SmRange::new(0, 1), 2), SmRange::new(1, 7)), "on one side");
+    }
+
+    /// A launch of a random device: its key in the order, the SMs that it can fill, those that it has, and the free SMs
+    /// behind these.
+    type RandomLaunch = (u8, u32, u32, u32);
+
+    /// What a window of SMs costs, looked at one SM at a time: prices, whether it splits, overheads, whether the rest wraps.
+    fn cost(
+        open: &[bool],
+        prices: &[u32],
+        overheads: &[u64],
+        start: usize,
+        length: usize,
+    ) -> Option<(u32, bool, u64, bool)> {
+        let sms = open.len();
+        let window = || (start..start + length).map(|sm| sm % sms);
+        let [before, after] = [(start + sms - 1) % sms, (start + length) % sms];
+        let is_wall = |sm: usize| !open[sm] || prices[sm] == 6;
+        let splits = (0..sms).any(is_wall) && !is_wall(before) && !is_wall(after);
+        let overhead = window().filter(|&sm| prices[sm] >= 4).map(|sm| overheads[sm]).sum();
+        let wraps = open[before] && open[after] && start > 0 && after > 0;
+        let is_open = window().all(|sm| open[sm]);
+        is_open.then(|| (window().map(|sm| prices[sm]).sum(), splits, overhead, wraps))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn each_launch_gets_the_cheapest_sms_that_are_left(
+            sms in 1u32..14,
+            launches in prop::collection::vec(any::<RandomLaunch>(), 1..6),
+            overheads in prop::collection::vec(0u64..4, 14),
+            (lo, free) in (any::<u32>(), prop_oneof![2 => Just(0), 1 => 1u32..4]),
+        ) {
+            let mut device = ModelDevice::new(sms);
+            for (sm, &overhead) in (0..).zip(&overheads) {
+                device.set_sm_yield_overhead(sm, us(overhead));
+            }
+            let range = |lo: u32, count: u32| match count {
+                0 => SmRange::EMPTY,
+                _ if count == sms => SmRange::new(0, sms),
+                _ => SmRange::new(lo % sms, (lo + count - 1) % sms + 1),
+            };
+            let (mut end, mut left) = (lo % sms, sms);
+            let mut order: Vec<_> = launches
+                .into_iter()
+                .map(|(key, fills, has, behind)| {
+                    let id = device.launch(fills % (sms + 2)).id;
+                    let has = (has % (sms + 1)).min(left);
+                    device.set_range(id, range(end, has));
+                    let behind = (behind % 3).min(left - has);
+                    (end, left) = (end + has + behind, left - has - behind);
+                    (key, id)
+                })
+                .collect();
+            order.sort_unstable();
+            let order: Vec<_> = order.into_iter().map(|(_, id)| id).collect();
+            let mut plan = Plan::default();
+            let free = range(lo / 7, free.min(sms));
+            plan.leave_free(free);
+            plan.share(order.iter().copied(), Packing::Spread, &device);
+
+            let is_in = |range: SmRange, sm: usize| !range.is_empty() && range.contains(sm as u32);
+            let mut open: Vec<bool> = (0..sms as usize).map(|sm| !is_in(free, sm)).collect();
+            let owners = device.owners();
+            let last = order.iter().rev().find(|&&id| !device.range(id).is_empty());
+            let mut grants = plan.grants().iter();
+            for &id in &order {
+                let left = open.iter().filter(|&&open| open).count();
+                if left == 0 {
+                    break;
+                }
+                let prices: Vec<u32> = owners
+                    .iter()
+                    .map(|&owner| match owner {
+                        Some(owner) if owner == id => 0,
+                        None => 2,
+                        Some(owner) if Some(&owner) == last => 4,
+                        Some(_) => 6,
+                    })
+                    .collect();
+                let wanted = (device.spread(id) as usize).min(left);
+                let costs = |length: usize| -> Vec<_> {
+                    let cost = |start| cost(&open, &prices, &overheads, start, length);
+                    (0..sms as usize).map(cost).collect()
+                };
+                let length = (1..=wanted).rev().find(|&length| costs(length).iter().any(Option::is_some));
+                let length = length.expect("one SM is open");
+                let &(granted, got) = grants.next().expect("an SM is left");
+                prop_assert_eq!(granted, id);
+                prop_assert!(got.lo() < sms && got.hi() <= sms && got.hi() > 0, "{:?}", got);
+                let window: Vec<usize> = (0..sms as usize).filter(|&sm| is_in(got, sm)).collect();
+                prop_assert_eq!(window.len(), length, "{:?} of {} for {:?}", got, wanted, id);
+                prop_assert!(window.iter().all(|&sm| open[sm]), "{:?} overlaps", got);
+                let own = device.range(id);
+                let own_sms: Vec<usize> = (0..sms as usize).filter(|&sm| is_in(own, sm)).collect();
+                if own_sms.len() == wanted && own_sms.iter().all(|&sm| open[sm]) {
+                    prop_assert_eq!(got, own);
+                } else if length == sms as usize {
+                    prop_assert_eq!(got, SmRange::new(0, sms));
+                } else if length == wanted && (order.len() > 1 || !free.is_empty()) {
+                    let costs = costs(length);
+                    let least = costs.iter().flatten().min();
+                    prop_assert_eq!(costs[got.lo() as usize].as_ref(), least);
+                }
+                window.iter().for_each(|&sm| open[sm] = false);
+            }
+            prop_assert_eq!(grants.next(), None);
+        }
+
+        #[test]
+        fn the_cheapest_sms_of_a_launch_are_no_dearer_than_any_others(
+            sms in 1u32..14, lo in 0u32..14, has in 0u32..14, count in 0u32..14,
+            overheads in prop::collection::vec(0u64..4, 14),
+        ) {
+            let mut device = ModelDevice::new(sms);
+            let (lo, has) = (lo % sms, has % sms);
+            let id = device.launch(1).id;
+            let range = |lo: u32, count: u32| match count {
+                0 => SmRange::EMPTY,
+                _ => SmRange::new(lo % sms, (lo + count - 1) % sms + 1),
+            };
+            device.set_range(id, range(lo, has));
+            for (sm, &overhead) in (0..).zip(&overheads) {
+                device.set_sm_yield_overhead(sm, us(overhead));
+            }
+            let windows = (lo..=(lo + has).saturating_sub(count)).map(|start| {
+                let window = (start..start + count).map(|sm| overheads[(sm % sms) as usize]);
+                (window.sum::<u64>(), start)
+            });
+            let expected = match windows.min() {
+                Some((_, start)) if count < has => range(start, count),
+                _ => range(lo, has),
+            };
+            prop_assert_eq!(device.cheapest_sms(id, count), expected);
+            device.remove(id);
+            prop_assert_eq!(device.cheapest_sms(id, count), SmRange::EMPTY);
+        }
+    }
+
+    fn place(
+        gaps: impl Iterator<Item = Range<usize>>,
+        length: usize,
+        prices: &[u8],
+    ) -> Option<usize> {
+        super::place(gaps, length, prices, &[]).map(|(start, _)| start)
+    }
+
     /// The gap that is a device of eight SMs.
     fn all() -> impl Iterator<Item = Range<usize>> {
         std::iter::once(0..8)
@@ -462,8 +866,8 @@ mod tests {
         let gaps = || [0..1, 3..8].into_iter();
         assert_eq!(place(gaps(), 2, &[FREE; 8]), Some(3));
         assert_eq!(place(gaps(), 6, &[FREE; 8]), None);
-        assert_eq!(largest_gap(gaps()), Some(3));
-        assert_eq!(largest_gap([1..3, 5..7].into_iter()), Some(1));
+        assert_eq!(largest_gap(gaps()), Some(3..8));
+        assert_eq!(largest_gap([1..3, 5..7].into_iter()), Some(1..3));
         assert_eq!(largest_gap(std::iter::empty()), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::indexed_heap::IndexedHeap;
-use super::placement::runs;
+use super::placement::{length, runs};
 use super::{Arrival, DeviceView, Packing, Plan, Policy, SmRange};
 use crate::vocabulary::LaunchId;
 
@@ -205,7 +205,7 @@ impl Shares {
         let (mut wake, mut limited) = (None, denied);
         for &(launch, range) in grants {
             let Some(account) = self.launches.get_mut(&launch) else { continue };
-            (account.has, account.since) = (range.hi() - range.lo(), now);
+            (account.has, account.since) = (length(range, device.sms()), now);
             self.running.push(launch);
             let Some(stream) = self.streams.get(&account.stream) else { continue };
             // A launch that can fill its share is limited by that, although it may have all that it can fill now.
@@ -436,6 +436,19 @@ mod tests {
         assert_eq!(shares.latency_limit(), Some(millis(1)));
         let fixed = Shares::new(Turn::Fixed(millis(5)), Duration::ZERO);
         assert_eq!(fixed.latency_limit(), Some(Duration::from_micros(500)));
+    }
+
+    #[test]
+    fn sms_that_wrap_around_count_as_others_do() {
+        let mut device = crate::policy::ModelDevice::new(8);
+        let launch = device.launch(4);
+        device.set_range(launch.id, SmRange::new(6, 2));
+        let mut shares = Shares::new(Turn::Fixed(Duration::from_millis(5)), Duration::ZERO);
+        shares.arrived(Duration::ZERO, launch);
+        let mut plan = Plan::default();
+        shares.assign(Duration::ZERO, &device, &mut plan);
+        assert_eq!(plan.grants(), [(launch.id, SmRange::new(6, 2))]);
+        assert_eq!(shares.launches[&launch.id].has, 4);
     }
 
     #[test]
