@@ -323,10 +323,13 @@ pub trait DeviceView {
     /// [drops](DeviceView::requeued). The time is the mean of the kernel's last yields.
     fn yield_overhead(&self, launch: LaunchId) -> Duration;
 
-    /// What it costs to take this SM from the launch that has it, as far as the progress of the block-tasks there is known:
-    /// the time until its blocks have left, or the work that they do again, whichever their way of leaving costs, summed
-    /// over the blocks. Zero where nothing is known: the SMs of a launch are alike then. Chimera chooses SMs by it (Park et
-    /// al., ASPLOS 2015, section 3.3).
+    /// What it costs to take this SM from the launch that has it, by how far the block-tasks there are: the time until those
+    /// have ended that blocks end first, and what blocks do again of those that they drop. Zero where nothing is known, and the
+    /// SMs of a launch are alike then. Chimera chooses SMs by it (Park et al., ASPLOS 2015, section 3.3).
+    ///
+    /// It is known of launches whose duration is predicted, and whose block-tasks take more than twice as long as a stop; in the
+    /// first decision after a launch has come that does not need all SMs. Blocks tell when their block-tasks begin, so what was
+    /// seen last counts as now. In the simulator all block-tasks of a kernel are alike, and nothing is known.
     fn sm_yield_overhead(&self, _sm: u32) -> Duration {
         Duration::ZERO
     }
@@ -356,17 +359,12 @@ pub trait DeviceView {
     }
 
     /// The work that a launch has to do again when it yields, as a time on all SMs that it can fill. Part of the [yield
-    /// overhead](DeviceView::yield_overhead). For a kernel with yield points that is half of a block-task for each of
-    /// its blocks on the device, by the predicted duration.
+    /// overhead](DeviceView::yield_overhead). For a kernel with yield points that is a part of a block-task for each of
+    /// its blocks on the device, by the predicted duration: half of it, until stops have told what part is done.
     fn requeued(&self, launch: LaunchId) -> Duration;
 
     /// The time that a launch has had SMs, summed over SMs.
     fn sm_time(&self, launch: LaunchId) -> Duration;
-
-    /// What it costs to take this SM from the launch that has it, as far as that is known.
-    fn sm_yield_overhead(&self, _sm: u32) -> Duration {
-        Duration::ZERO
-    }
 }
 
 /// Which launch has which SMs.
