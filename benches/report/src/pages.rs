@@ -37,7 +37,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 26] = [
+const SECTIONS: [(&str, Section); 27] = [
     ("What the papers claim", claims::claims_beside_ours),
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
@@ -47,6 +47,7 @@ const SECTIONS: [(&str, Section); 26] = [
     ("The same with kernels compiled by Rust 1.95", cost::overhead_older),
     ("The cost of a launch", cost::launch),
     ("Just enough SMs", cost::spatial),
+    ("Which SMs", cost::choice),
     ("Urgent programs", scheduling::priority),
     ("Programs of equal priority", scheduling::antt),
     ("Shares by weight", scheduling::fairness),

@@ -304,6 +304,36 @@ fn spatial_has_five_arms_for_each_pair() {
 }
 
 #[test]
+fn choice_has_two_arms_for_each_victim_and_number_of_sms() {
+    let json = quick("choice");
+    let rows = json["rows"].as_array().unwrap();
+    let (mut yields, mut of_rows) = (0, Vec::new());
+    for arms in rows.chunks(2) {
+        let names: Vec<_> = arms.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+        assert_eq!(names, ["first", "cheapest"]);
+        let of =
+            |row: &Value| (row["yield_points"].as_bool().unwrap(), row["sms"].as_u64().unwrap());
+        assert_eq!(of(&arms[0]), of(&arms[1]));
+        of_rows.push(of(&arms[0]));
+        for row in arms {
+            assert_eq!(row["samples"], 4);
+            assert_numbers(row, &["urgent_p50_us", "urgent_p99_us", "victim_p50_us"]);
+            let lost = row["lost_mean_us"].as_f64().unwrap();
+            assert!(
+                lost == 0.0 || of(row).0,
+                "only block-tasks with yield points are dropped: {row}"
+            );
+            yields += row["yields"].as_u64().unwrap();
+        }
+    }
+    // Eight SMs are all that the CPU device has, or more.
+    assert_eq!(of_rows, [(false, 1), (false, 2), (true, 1), (true, 2)]);
+    let summary = &json["summary"];
+    assert!(yields > 0 && summary["yields"] == yields, "{summary}");
+    assert_numbers(summary, &["cheapest_over_first_urgent"]);
+}
+
+#[test]
 fn spatial_measures_the_victims_that_are_asked_for() {
     let file = "spatial-nn.json";
     let output = run(&["spatial", "--quick", "--program", "NN", "--program", "MD", "--out", file]);

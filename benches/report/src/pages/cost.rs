@@ -286,3 +286,39 @@ pub fn spatial(folder: &Folder) -> Result<String> {
         results.source(),
     ))
 }
+
+#[derive(Deserialize)]
+struct Choice {
+    yield_points: bool,
+    arm: String,
+    sms: u32,
+    urgent_p50_us: f64,
+    urgent_p99_us: f64,
+    lost_mean_us: f64,
+}
+
+pub fn choice(folder: &Folder) -> Result<String> {
+    let results = folder.get("choice-gpu")?;
+    let rows: Vec<Choice> = results.rows()?;
+    let mut table = Table::new(["yield points", "SMs", "takes", "urgent p50", "p99", "work lost"]);
+    for row in &rows {
+        table.row([
+            (if row.yield_points { "yes" } else { "no" }).to_owned(),
+            row.sms.to_string(),
+            row.arm.clone(),
+            time(row.urgent_p50_us),
+            time(row.urgent_p99_us),
+            if row.yield_points { time(row.lost_mean_us) } else { "-".to_owned() },
+        ]);
+    }
+    Ok(format!(
+        "An urgent launch takes SMs from a kernel whose block-tasks take from 250 to 750 µs: the first SMs, or those that cost \
+         least by how far the block-tasks there are (Chimera, algorithm 1). Without yield points it waits for the blocks that \
+         are there; with them, *work lost* is what block-tasks had done that are done again, summed over blocks.\n\n{}\nFor \
+         one SM, the wait is {:.2} of that for the first SM, and the work that is lost {:.2}.\n\n{}",
+        table.text(),
+        results.number("cheapest_over_first_urgent")?,
+        results.number("cheapest_over_first_lost")?,
+        results.source(),
+    ))
+}

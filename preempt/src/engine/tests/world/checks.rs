@@ -159,9 +159,10 @@ impl World {
             assert!(has > 0, "an SM is idle, and {launch:?} waits");
             if has < launch.need(self.sms) {
                 let (lo, hi) = (launch.range.lo() as usize, launch.range.hi() as usize);
-                let before = lo.checked_sub(1).map(|sm| owners[sm]);
-                let beside = [before, owners.get(hi).copied()];
-                assert!(!beside.contains(&Some(None)), "an idle SM beside {launch:?}: {owners:?}");
+                // The first SM is beside the last one.
+                let count = owners.len();
+                let beside = [owners[(lo + count - 1) % count], owners[hi % count]];
+                assert!(!beside.contains(&None), "an idle SM beside {launch:?}: {owners:?}");
             }
         }
     }

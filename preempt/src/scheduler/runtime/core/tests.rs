@@ -272,29 +272,43 @@ fn a_small_launch_in_a_chain_leaves_the_next_one_what_it_cannot_use() {
     assert_eq!(rest.wait().expect("done").tasks, 100);
 }
 
-/// Static priorities. Notes what it would cost to make the latest launch of priority 0 yield, whenever it is asked.
-struct NotesStops(StaticPriority, Arc<Mutex<Vec<Duration>>>, Option<LaunchId>);
+/// Static priorities. Notes something of the latest launch of priority 0, whenever it is asked.
+struct Notes {
+    policy: StaticPriority,
+    noted: Arc<Mutex<Vec<Duration>>>,
+    latest: Option<LaunchId>,
+    what: fn(&dyn DeviceView, LaunchId) -> Duration,
+}
 
-impl Policy for NotesStops {
+impl Notes {
+    fn new(
+        noted: &Arc<Mutex<Vec<Duration>>>,
+        what: fn(&dyn DeviceView, LaunchId) -> Duration,
+    ) -> Notes {
+        Notes { policy: StaticPriority::new(), noted: noted.clone(), latest: None, what }
+    }
+}
+
+impl Policy for Notes {
     fn name(&self) -> &str {
-        "notes stops"
+        "notes"
     }
     fn arrived(&mut self, now: Duration, launch: Arrival) {
         if launch.priority == Priority(0) {
-            self.2 = Some(launch.id);
+            self.latest = Some(launch.id);
         }
-        self.0.arrived(now, launch);
+        self.policy.arrived(now, launch);
     }
     fn departed(&mut self, now: Duration, launch: LaunchId) {
-        self.0.departed(now, launch);
+        self.policy.departed(now, launch);
     }
     fn goes_by_order(&self) -> bool {
-        self.0.goes_by_order()
+        self.policy.goes_by_order()
     }
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        let stop = self.2.map(|launch| device.yield_overhead(launch));
-        self.1.lock().expect("no panic").extend(stop);
-        self.0.assign(now, device, plan);
+        let of = self.latest.map(|launch| (self.what)(device, launch));
+        self.noted.lock().expect("no panic").extend(of);
+        self.policy.assign(now, device, plan);
     }
 }
 
@@ -331,7 +345,7 @@ fn short_launches_tell_how_long_the_hardware_takes_to_make_room_and_longer_ones_
         let noted = Arc::<Mutex<Vec<Duration>>>::default();
         let scheduler = Scheduler::builder()
             .device(Device::cpu_with(CpuLayout::sms(1).blocks_per_sm(1)).expect("a device"))
-            .policy(NotesStops(StaticPriority::new(), noted.clone(), None))
+            .policy(Notes::new(&noted, |device, launch| device.yield_overhead(launch)))
             .predictor(Predicts(urgent, took))
             .costs(Costs::h200())
             .build()
@@ -413,4 +427,51 @@ fn what_the_device_does_for_itself_keeps_no_launch_waiting() {
     assert!(turns.clone().any(|turn| with(turn, "maintain")), "{calls:?}");
     assert!(turns.clone().any(|turn| with(turn, "launch")), "{calls:?}");
     assert!(!turns.clone().any(|turn| with(turn, "launch") && with(turn, "maintain")), "{calls:?}");
+}
+
+/// Block-tasks of [`yields`] that have begun, and whether those that run end.
+static YIELDING: AtomicU32 = AtomicU32::new(0);
+static ENDS: AtomicU32 = AtomicU32::new(0);
+
+#[preemptible(block = 1, idempotent)]
+fn yields(_x: &[u32]) {
+    YIELDING.fetch_add(1, SeqCst);
+    while ENDS.load(SeqCst) == 0 {
+        yield_point!();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_stops_have_dropped_is_expected_of_the_next_one() {
+    // Ten block-tasks on one SM, each of which is expected to take longer than this test.
+    let (urgent, took, block_task) = (Duration::ZERO, 10 * LONG, LONG);
+    const LONG: Duration = Duration::from_secs(1000);
+    let noted = Arc::<Mutex<Vec<Duration>>>::default();
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(1).blocks_per_sm(1)).expect("a device"))
+        .policy(Notes::new(&noted, |device, launch| device.requeued(launch)))
+        .predictor(Predicts(urgent, took))
+        .preemption(Preemption::Preemptible)
+        .build()
+        .expect("a scheduler");
+    let x = scheduler.zeroed::<u32>(1).expect("memory");
+    let [low, high] = [0, 1].map(|priority| scheduler.stream(priority));
+    let dropped = [(); 3].map(|()| {
+        ENDS.store(0, SeqCst);
+        let begun = YIELDING.load(SeqCst);
+        let below = low.launch(yields(&x).grid(10)).expect("accepted");
+        while YIELDING.load(SeqCst) == begun {
+            std::thread::yield_now();
+        }
+        noted.lock().expect("no panic").clear();
+        high.launch(nothing(&x).grid(1)).expect("accepted").wait().expect("done");
+        ENDS.store(1, SeqCst);
+        assert_eq!(below.wait().expect("done").yields, 1);
+        noted.lock().expect("no panic")[0].div_duration_f64(block_task)
+    });
+    // Half of a block-task, and then nothing of it each time.
+    for (dropped, expected) in dropped.into_iter().zip([0.5, 0.25, 0.5 / 3.0]) {
+        assert!((dropped - expected).abs() < 0.01, "{dropped}, not {expected}");
+    }
 }
