@@ -222,7 +222,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
             let mut urgent = Counted::new(&scheduler, sms * per_sm, |counts| {
                 count(counts).block(threads).grid(sms * per_sm)
             })?;
-            let progress = Progress::new(&format!("{sms} SMs"), u64::from(samples));
+            let progress = Progress::new(format!("{sms} SMs"), u64::from(samples));
             let mut arms: [Arm; 2] = Default::default();
             for round in 0..samples {
                 for turn in 0..2 {
