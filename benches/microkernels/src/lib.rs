@@ -79,17 +79,19 @@ pub fn uneven(mean: u64, counts: SliceMut<u32>) {
     }
 }
 
-/// As [`uneven`], with a yield point in the loop.
+/// As [`uneven`], with a yield point in the loop, and `done[task] = ticket` in the end: other threads may drop a block-task whose
+/// first thread has done its part.
 #[preemptible(amortize = 1, idempotent)]
-pub fn uneven_yielding(mean: u64, counts: SliceMut<u32>) {
+pub fn uneven_yielding(mean: u64, ticket: u32, done: SliceMut<u32>) {
     let (start, takes) = (global_timer(), uneven_nanos(mean, thread::block_idx_x()));
     while global_timer() - start < takes {
         yield_point!();
         nanosleep(HOLD_NAP_NANOS);
     }
-    // Behind the last yield point, so a block-task that was dropped has not counted.
-    if thread::thread_number() == 0 {
-        count_task(counts);
+    let task = thread::block_idx_x() as usize;
+    if thread::thread_number() == 0 && task < done.len() {
+        // SAFETY: in bounds, and the block-task's own element.
+        unsafe { done.write(task, ticket) };
     }
 }
 

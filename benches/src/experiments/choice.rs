@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy, Priority, SmRange};
-use preempt::{Buffer, Call, LaunchId, LaunchReport, Scheduler, Stream};
+use preempt::{Buffer, Call, LaunchId, LaunchReport, NoGrid, Scheduler, Stream};
 use preempt_microkernels::{count, uneven, uneven_yielding};
 use preempt_report::{digits, microseconds};
 use preempt_test_kit::Random;
@@ -20,8 +20,8 @@ use super::{Bench, Experiment, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show};
 
-/// The mean time of a block-task.
-const BLOCK_TASK: Duration = Duration::from_micros(500);
+/// Nanoseconds: the mean time of a block-task.
+const MEAN: u64 = 500_000;
 
 /// Block-tasks of the victim for each block that the device holds, and with `--quick`.
 const ROUNDS: u32 = 20;
@@ -63,7 +63,8 @@ SM, two or eight, and comes at a random moment, after a fifth to three fifths of
 - `cheapest_over_first_urgent`: the ratio of both arms' medians, of the victim without yield points,
   for the urgent launch that needs one SM; `cheapest_over_first_lost` the ratio of the work lost, of
   the other victim.
-- Each block-task of the victim and of the urgent launch counts, and is checked after each sample.
+- Each block-task counts, or leaves the launch's number where it may be dropped, and is checked
+  after each sample.
 ";
 
 impl Experiment for Choice {
@@ -141,31 +142,37 @@ impl Policy for Takes {
     }
 }
 
-/// A kernel whose block-tasks count when they end.
-struct Counted {
-    call: Call<'static>,
-    counts: Buffer<u32>,
-    /// How often each block-task has run.
-    runs: u32,
+/// A kernel whose block-tasks leave the number of its launch.
+struct Numbered {
+    /// The call of the launch with this number.
+    call: fn(u32, &mut Buffer<u32>) -> Call<'static, NoGrid>,
+    threads: u32,
+    tasks: u32,
+    numbers: Buffer<u32>,
+    launches: u32,
 }
 
-impl Counted {
+impl Numbered {
     fn new(
         scheduler: &Scheduler,
-        tasks: u32,
-        call: impl FnOnce(&mut Buffer<u32>) -> Call<'static>,
-    ) -> Result<Counted> {
-        let mut counts = scheduler.zeroed(tasks as usize)?;
-        Ok(Counted { call: call(&mut counts), counts, runs: 0 })
+        (tasks, threads): (u32, u32),
+        call: fn(u32, &mut Buffer<u32>) -> Call<'static, NoGrid>,
+    ) -> Result<Numbered> {
+        let numbers = scheduler.zeroed(tasks as usize)?;
+        Ok(Numbered { call, threads, tasks, numbers, launches: 0 })
     }
 
-    /// Counts a launch that is over.
-    fn check(&mut self, stream: &Stream, report: &LaunchReport, tally: &mut Tally) -> Result<()> {
-        self.runs += 1;
+    /// The call of the next launch.
+    fn next(&mut self) -> Call<'static> {
+        self.launches += 1;
+        (self.call)(self.launches, &mut self.numbers).block(self.threads).grid(self.tasks)
+    }
+
+    /// Checks the last launch, which is over.
+    fn check(&self, stream: &Stream, report: &LaunchReport, tally: &mut Tally) -> Result<()> {
         tally.report(report);
-        let counts = stream.download(&self.counts)?.wait()?;
-        let expected = vec![self.runs; counts.len()];
-        tally.count("block-tasks", &counts, &expected);
+        let numbers = stream.download(&self.numbers)?.wait()?;
+        tally.count("block-tasks", &numbers, &vec![self.launches; numbers.len()]);
         Ok(())
     }
 }
@@ -195,23 +202,20 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let places = device.sms * per_sm;
     let tasks = places * bench.amount(QUICK_ROUNDS, ROUNDS);
     let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
-    let mean = BLOCK_TASK.as_nanos() as u64;
     let (low, high) = (scheduler.stream(0), scheduler.stream(1));
     let (mut random, mut tally) = (Random(bench.seed), Tally::default());
     let mut rows = Vec::new();
     for yields in [false, true] {
-        let mut victim = Counted::new(&scheduler, tasks, |counts| {
-            let call = match yields {
-                false => uneven(mean, counts),
-                true => uneven_yielding(mean, counts),
-            };
-            call.block(threads).grid(tasks)
-        })?;
+        let call: fn(u32, &mut Buffer<u32>) -> Call<'static, NoGrid> = match yields {
+            false => |_, counts| uneven(MEAN, counts),
+            true => |number, done| uneven_yielding(MEAN, number, done),
+        };
+        let mut victim = Numbered::new(&scheduler, (tasks, threads), call)?;
         let mut alone = Samples::default();
         // The first ones are of unknown duration.
         for round in 0..6 {
             let start = Instant::now();
-            let report = low.launch(victim.call.clone())?.wait()?;
+            let report = low.launch(victim.next())?.wait()?;
             if round >= 3 {
                 alone.push(start.elapsed());
             }
@@ -219,9 +223,8 @@ fn run(bench: &Bench) -> Result<Outcome> {
         }
         let needs = NEEDS.into_iter().filter(|&sms| sms < device.sms);
         for sms in needs {
-            let mut urgent = Counted::new(&scheduler, sms * per_sm, |counts| {
-                count(counts).block(threads).grid(sms * per_sm)
-            })?;
+            let mut urgent =
+                Numbered::new(&scheduler, (sms * per_sm, threads), |_, counts| count(counts))?;
             let progress = Progress::new(format!("{sms} SMs"), u64::from(samples));
             let mut arms: [Arm; 2] = Default::default();
             for round in 0..samples {
@@ -231,12 +234,12 @@ fn run(bench: &Bench) -> Result<Outcome> {
                     let lost = scheduler.stats().stops.lost;
                     let share = 0.2 + 0.4 * f64::from(random.below(1000)) / 1000.0;
                     let start = Instant::now();
-                    let handle = low.launch(victim.call.clone())?;
+                    let handle = low.launch(victim.next())?;
                     while start.elapsed() < alone.p50().mul_f64(share) {
                         std::hint::spin_loop();
                     }
                     let begin = Instant::now();
-                    let of_urgent = high.launch(urgent.call.clone())?.wait()?;
+                    let of_urgent = high.launch(urgent.next())?.wait()?;
                     let took = begin.elapsed();
                     let of_victim = handle.wait()?;
                     let arm = &mut arms[choice];

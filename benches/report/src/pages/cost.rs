@@ -298,7 +298,9 @@ struct Choice {
 }
 
 pub fn choice(folder: &Folder) -> Result<String> {
-    let results = folder.get("choice-gpu")?;
+    let Some(results) = folder.find("choice-gpu")? else {
+        return Ok("Not measured yet: `preempt-bench choice --device cuda`.\n".to_owned());
+    };
     let rows: Vec<Choice> = results.rows()?;
     let mut table = Table::new(["yield points", "SMs", "takes", "urgent p50", "p99", "work lost"]);
     for row in &rows {
