@@ -33,9 +33,9 @@ define internal void @f([16 x i32] %1) {
 ";
     assert_eq!(19 * 8, size_of::<Cohort>(), "the example's first parameter");
     let expected = "\
-define ptx_kernel void @k([18 x i64] %0, ptr noalias readonly byval([16 x i32]) align 4 %1, ptr noundef %2) \
+define ptx_kernel void @k([19 x i64] %0, ptr noalias readonly byval([16 x i32]) align 4 %1, ptr noundef %2) \
 unnamed_addr #1 {
-  store [18 x i64] %0, ptr %7, align 8
+  store [19 x i64] %0, ptr %7, align 8
   call void @llvm.memcpy.p0.p0.i64(ptr align 4 %6, ptr align 4 %1, i64 64, i1 false)
 }
 define internal void @f([16 x i32] %1) {
