@@ -206,19 +206,33 @@ pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
         let (lo, hi) = (a.lo().max(b.lo()), a.hi().min(b.hi()).min(sms));
         return if lo < hi { SmRange::new(lo, hi) } else { SmRange::EMPTY };
     }
-    let in_both = |sm: u32| a.contains(sm % sms) && b.contains(sm % sms);
-    let mut best = SmRange::EMPTY;
-    let (mut best_length, mut length) = (0, 0);
-    // Twice around, for pieces that wrap.
-    for sm in 0..2 * sms {
-        length = if in_both(sm) { (length + 1).min(sms) } else { 0 };
-        if length > best_length {
-            best_length = length;
-            let (lo, hi) = ((sm + 1 - length) % sms, sm % sms + 1);
-            best = if length == sms { SmRange::new(0, sms) } else { SmRange::new(lo, hi) };
-        }
+    let overlap = |one: &Range<usize>, other: &Range<usize>| {
+        one.start.max(other.start)..one.end.min(other.end)
+    };
+    let [first, second] = parts(a, sms);
+    let [third, fourth] = parts(b, sms);
+    let mut pieces = [
+        overlap(&first, &third),
+        overlap(&first, &fourth),
+        overlap(&second, &third),
+        overlap(&second, &fourth),
+    ];
+    pieces.sort_unstable_by_key(|piece| (piece.is_empty(), piece.start));
+    let count = pieces.iter().take_while(|piece| !piece.is_empty()).count();
+    let pieces = &mut pieces[..count];
+    // The first SM is beside the last one.
+    if let [head, .., tail] = pieces
+        && head.start == 0
+        && tail.end == sms as usize
+    {
+        tail.end += head.end;
     }
-    best
+    // The first one of those that are as long.
+    let longest = pieces.iter().rev().max_by_key(|piece| piece.len());
+    longest.map_or(SmRange::EMPTY, |piece| {
+        let (lo, hi) = (piece.start as u32, piece.end as u32);
+        if hi - lo >= sms { SmRange::new(0, sms) } else { SmRange::new(lo, (hi - 1) % sms + 1) }
+    })
 }
 
 #[cfg(test)]
