@@ -66,8 +66,8 @@ pub fn uneven_nanos(mean: u64, task: u32) -> u64 {
     mean / 2 + mean * part / 1024
 }
 
-/// `counts[task] += 1`, in grids of one dimension, after a time that differs from block-task to block-task: `mean` nanoseconds
-/// on average.
+/// `counts[task] += 1`, in grids of one dimension, after a time that differs from block-task to block-task: `mean`
+/// nanoseconds on average.
 #[preemptible(amortize = 1)]
 pub fn uneven(mean: u64, counts: SliceMut<u32>) {
     let (start, takes) = (global_timer(), uneven_nanos(mean, thread::block_idx_x()));
@@ -79,8 +79,8 @@ pub fn uneven(mean: u64, counts: SliceMut<u32>) {
     }
 }
 
-/// As [`uneven`], with a yield point in the loop, and `done[task] = ticket` in the end: other threads may drop a block-task whose
-/// first thread has done its part.
+/// As [`uneven`], with a yield point in the loop, and `done[task] = ticket` in the end: other threads may drop a
+/// block-task whose first thread has done its part.
 #[preemptible(amortize = 1, idempotent)]
 pub fn uneven_yielding(mean: u64, ticket: u32, done: SliceMut<u32>) {
     let (start, takes) = (global_timer(), uneven_nanos(mean, thread::block_idx_x()));
