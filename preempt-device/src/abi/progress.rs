@@ -27,12 +27,6 @@ pub struct Begun {
 }
 
 impl Progress {
-    /// Of a block that has told nothing.
-    #[cfg(not(all(test, loom)))]
-    pub const fn new() -> Progress {
-        Progress(AtomicU64::new(0))
-    }
-
     /// Notes that the block, which is on this SM and in the cohort with this mark, begins tasks.
     #[inline(always)]
     pub fn begin(&self, mark: u8, sm: u32, now: u64) {

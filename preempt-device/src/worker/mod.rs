@@ -141,8 +141,8 @@ const NOTHING_LEFT: u32 = !REQUEUED;
 /// # Safety
 ///
 /// `cohort` describes a launch. Its control block, post, requeue list and, unless null, `after` and the words of `progress`,
-/// one for each block, are alive until the post is written, and its queue until this block has ended. This is one of the cohort's `blocks`
-/// blocks, and it has not run before.
+/// one for each block, are alive until the post is written, and its queue until this block has ended. This is one of the
+/// cohort's `blocks` blocks, and it has not run before.
 #[inline(always)]
 pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut T) {
     // SAFETY: the caller promises that both are alive until this block has left.
@@ -446,7 +446,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
 ///
 /// # Safety
 ///
-/// As [`run`]; and unless its mark is 0, the cohort has a word of `progress` for each of its blocks.
+/// As [`run`]. Unless its mark is 0, the cohort has a word of `progress` for each of its blocks.
 #[inline(always)]
 unsafe fn tell_progress<B: Block>(block: &B, cohort: &Cohort) {
     if cohort.mark > 0 {

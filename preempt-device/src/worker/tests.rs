@@ -104,7 +104,7 @@ fn a_chunk_comes_back_from_its_word() {
 fn a_block_tells_when_tasks_begin_if_the_host_wants_to_know() {
     for (mark, is_alone) in [(0, false), (9, false), (9, true)] {
         let launch = Launch::default();
-        let progress = [const { Progress::new() }; 4];
+        let progress: [Progress; 4] = std::array::from_fn(|_| Progress::default());
         let tasks = if is_alone { 1 } else { 3 };
         let cohort = launch.cohort(tasks, 1, 1, 1, 1);
         let cohort = Cohort { progress: &raw const progress[0], mark, amortize: 1, ..cohort };

@@ -38,7 +38,16 @@ pub(super) struct Progress {
     /// The launch that has come since the last decision, and does not need all SMs.
     newcomer: Option<OpKey>,
     /// What it costs to take each SM. Empty if nothing is known.
-    costs: Vec<Duration>,
+    costs: Vec<Cost>,
+}
+
+/// What it costs to take an SM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    /// The time until the block-tasks have ended that blocks end first.
+    ends: Duration,
+    /// The work that blocks do again, summed up.
+    drops: Duration,
 }
 
 impl Progress {
@@ -55,7 +64,7 @@ impl Progress {
 
     /// What it costs to take an SM, as far as that is known.
     pub fn cost(&self, sm: u32) -> Duration {
-        self.costs.get(sm as usize).copied().unwrap_or_default()
+        self.costs.get(sm as usize).map_or(Duration::ZERO, |cost| cost.ends + cost.drops)
     }
 }
 
@@ -83,16 +92,16 @@ impl Engine {
             let limit = self.progress.newcomer.map_or(StopLimit::SOONEST, |of| self.limit(of));
             let (range, owners) = (self.queues.range(queue), self.ledger.owners());
             let costs = &mut self.progress.costs;
-            costs.resize(sms as usize, Duration::ZERO);
+            costs.resize(sms as usize, Cost::default());
             for &Running { sm, since } in running {
                 // What blocks on other SMs have told is of block-tasks that they have left.
                 if range.contains(sm) && owners.get(sm as usize) == Some(&Some(LaunchId(key))) {
-                    let cost = &mut costs[sm as usize];
-                    *cost = match stop_of(leaving, task, since, limit) {
-                        // Blocks leave at the same time.
-                        Stop::Ends(rest) => rest.max(*cost),
-                        Stop::Drops(work) => work + *cost,
-                    };
+                    let Cost { ends, drops } = &mut costs[sm as usize];
+                    match stop_of(leaving, task, since, limit) {
+                        // Blocks wait at the same time.
+                        Stop::Ends(rest) => *ends = rest.max(*ends),
+                        Stop::Drops(work) => *drops += work,
+                    }
                 }
             }
         }

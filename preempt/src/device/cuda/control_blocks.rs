@@ -1,5 +1,5 @@
-//! Control blocks, their posts, and the words in which blocks tell how far they are, allocated before anything runs: the driver may wait for everything when it pins
-//! memory. Before more are allocated, the proxy has to end.
+//! Control blocks, their posts, and the words in which blocks tell how far they are. They are allocated before anything runs:
+//! the driver may wait for everything when it pins memory. Before more are allocated, the proxy has to end.
 
 use std::ptr;
 use std::sync::{Arc, Mutex};

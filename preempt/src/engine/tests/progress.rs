@@ -95,6 +95,20 @@ fn what_is_known_of_block_tasks_is_a_cost_in_one_decision() {
 }
 
 #[test]
+fn blocks_that_end_their_block_tasks_within_a_limit_cost_the_wait_for_the_last_one() {
+    let (mut engine, seen, order) = engine(Leaving::Dropping);
+    let (mut actions, now) = (Vec::new(), Duration::ZERO);
+    let limit = Some(Duration::from_micros(120));
+    let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
+    engine.submit(now, Submission { urgency, ..submission(1, 1, spec(1)) }, &mut actions);
+    // Of 500 us, the rest of some is within the limit. In any order.
+    let tasks = [(0, 450), (0, 400), (1, 100), (1, 420), (2, 420), (2, 100), (2, 430)];
+    engine.look(now, order.queue, &running(&tasks));
+    engine.settle(now, &mut actions);
+    assert_eq!(seen.lock().expect("no panic").last(), Some(&vec![100, 180, 180, 0]));
+}
+
+#[test]
 fn nothing_is_watched_that_decides_nothing() {
     let (mut engine, _, order) = engine(Leaving::Dropping);
     let mut actions = Vec::new();

@@ -100,8 +100,8 @@ impl Estimates {
         self.kernels.entry(key(kernel)).or_default().stop.add(took);
     }
 
-    /// The part of a block-task that is done again where a block has to leave: the mean of those seen. Half of it, if it is as
-    /// likely to be stopped at any moment, is as good as the first stops.
+    /// The part of a block-task that is done again where a block has to leave: the mean of those seen, and of one half, which
+    /// it is where a block is as likely to be stopped at any moment.
     pub fn dropped(&self, kernel: &'static Kernel) -> f64 {
         self.kernels.get(&key(kernel)).map_or(UNSEEN, |of| of.dropped.with(UNSEEN))
     }
