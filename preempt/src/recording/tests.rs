@@ -1,7 +1,7 @@
 //! Runs that are recorded and decided again.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fs, hint, thread};
 
@@ -11,6 +11,7 @@ use super::*;
 use crate::engine::{LaunchRecord, Leaving, UrgencyRecord};
 use crate::error::RecordingError;
 use crate::policy::{Fifo, StaticPriority};
+use crate::predict::{Features, Predictor};
 use crate::sim::{Costs, KernelModel, Machine, Simulation, Workload};
 use crate::{CpuLayout, Device, Scheduler};
 
@@ -21,12 +22,28 @@ fn small() {
 
 static GO: AtomicBool = AtomicBool::new(false);
 
+/// Block-tasks of [`waits`] that have begun.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
 /// Runs until `GO` is set.
 #[preemptible(block = 1)]
 fn waits() {
+    // Release: the block has told how far it is before that.
+    WAITING.fetch_add(1, Ordering::Release);
     while !GO.load(Ordering::Relaxed) {
         hint::spin_loop();
     }
+}
+
+/// Expects launches of [`waits`] to take long, so that its blocks tell how far they are.
+struct Expects;
+
+impl Predictor for Expects {
+    fn predict(&self, launch: &Features<'_>) -> Option<Duration> {
+        (launch.kernel == waits().kernel().name).then_some(Duration::from_secs(1))
+    }
+
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
 /// A recording of launches of several threads, with everything that can happen to them: one, because its kernels wait for `GO`.
@@ -34,10 +51,13 @@ pub static RECORDED: LazyLock<Recording> = LazyLock::new(recorded);
 
 fn recorded() -> Recording {
     let device = Device::cpu_with(CpuLayout::sms(3).blocks_per_sm(2)).expect("a device");
-    let scheduler =
-        Scheduler::builder().device(device).recording(true).build().expect("a scheduler");
+    let builder = Scheduler::builder().device(device).predictor(Expects);
+    let scheduler = builder.recording(true).build().expect("a scheduler");
     let first = scheduler.stream(0);
     let waiting = first.launch(waits().grid(6)).expect("a launch");
+    while WAITING.load(Ordering::Acquire) < 6 {
+        thread::yield_now();
+    }
     // All SMs are taken, so the policy has to decide.
     let urgent = scheduler.stream(9).launch(small().grid(1)).expect("a launch");
     GO.store(true, Ordering::Relaxed);
@@ -74,6 +94,11 @@ fn a_run_of_several_threads_is_decided_again_in_the_same_way() {
     assert!(replay.is_identical(), "{:?}", replay.difference);
     assert_eq!((replay.steps, replay.plans), (recording.0.steps.len(), recording.plans()));
     assert!(replay.plans > 10, "{replay:?}");
+    let looks = recording.0.steps.iter().filter_map(|step| match &step.input {
+        Input::Look { running, .. } => Some(running.len()),
+        _ => None,
+    });
+    assert_eq!(looks.max(), Some(6), "the urgent launch's decision knows of all blocks");
 
     let other = recording.replay(Fifo::new()).expect("a replay");
     let difference = other.difference.expect("the urgent launch waits");

@@ -323,7 +323,9 @@ fn round(
             is_over.store(true, Relaxed);
             took
         });
-        let ticked = task.tick(arm.limit(), |_| is_over.load(Relaxed), found);
+        // Once at least, also if a run took less time than was expected of all of them.
+        let is_over = |ticks| ticks > 0 && is_over.load(Relaxed);
+        let ticked = task.tick(arm.limit(), is_over, found);
         let took = batch.join().map_err(|_| anyhow!("the thread of {} panicked", program.name));
         (took, ticked)
     });
