@@ -37,7 +37,8 @@ const LEAVING: u64 = 2000;
 /// The part of the time a task has taken so far that is expected to be left of it, at least. With a larger part, blocks whose
 /// tasks vary a little are dropped when they are nearly done. With a smaller one, tasks that take many times longer than others
 /// are waited for until shortly ahead of the limit, and dropped all the same.
-const LATE: u32 = 8;
+#[doc(hidden)]
+pub const LATE: u32 = 8;
 
 /// The state of one thread's yield points, in one block-task.
 #[doc(hidden)]

@@ -60,7 +60,7 @@ pub fn occupy(counts: SliceMut<u32>, nanos: u64) {
 }
 
 /// Nanoseconds that a block-task of [`uneven`] takes: from half of `mean` to one and a half times as long.
-pub fn uneven_nanos(mean: u64, task: u32) -> u64 {
+fn uneven_nanos(mean: u64, task: u32) -> u64 {
     // The upper bits of the hash are the better ones (Knuth 1998, section 6.4).
     let part = u64::from(task.wrapping_mul(0x9E37_79B9) >> 22);
     mean / 2 + mean * part / 1024
@@ -95,7 +95,8 @@ pub fn uneven_yielding(mean: u64, ticket: u32, done: SliceMut<u32>) {
     }
 }
 
-/// The longest sleep of the thread that counts in [`hold`]: it ends as much too late at most, and writes to memory no more often.
+/// The longest sleep in [`uneven`] and [`hold`]: a block-task ends as much too late at most, and in `hold` writes to memory
+/// no more often.
 const HOLD_NAP_NANOS: u32 = 200;
 
 /// How long block-tasks of [`hold`] at one place held their SMs.

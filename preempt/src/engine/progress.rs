@@ -1,12 +1,13 @@
 //! How far block-tasks are, and what it costs by that to take SMs from a launch.
 //!
-//! Chimera's estimates (Park, Park and Mahlke, ASPLOS 2015, section 3.2): a block that ends its task keeps its SM for what is left
-//! of it, and one that drops it does again what it has done. Blocks of long block-tasks post when each begins; where a launch has
-//! come that does not need all SMs, the host reads these words ahead of the decision.
+//! Chimera's estimates (Park, Park and Mahlke, ASPLOS 2015, section 3.2): to end a block-task takes the SM for what is left of it,
+//! and to drop it costs what it has done. Blocks of long block-tasks post when each begins. Where a launch has come that does not
+//! need all SMs, the host reads these words ahead of the decision.
 
 use std::time::Duration;
 
 use preempt_device::abi::StopLimit;
+use preempt_device::yields::LATE;
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, Op};
@@ -28,7 +29,7 @@ pub(crate) enum Leaving {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Running {
     pub sm: u32,
-    /// From its beginning to that of the last one that was seen to begin. It may have run for longer, as all others then have.
+    /// From its beginning to that of the latest block-task. It has run for longer by the time since then, as all others have.
     pub since: Duration,
 }
 
@@ -119,9 +120,6 @@ enum Stop {
     /// It does so much work again.
     Drops(Duration),
 }
-
-/// The part of its time that is expected to be left of a block-task that takes longer than others, as blocks themselves have it.
-const LATE: u32 = 8;
 
 /// What a block does whose block-task has run for `since` of the time that such a `task` takes, if it has to leave within `limit`.
 fn stop_of(leaving: Leaving, task: Duration, since: Duration, limit: StopLimit) -> Stop {

@@ -9,7 +9,9 @@ use preempt_device::abi::{Signal, SmRange};
 
 use super::memory::download;
 use super::{Check, Control, LIMIT, Launch, Report, Rig, Session};
-use crate::device::{Copy, CopyKind, KernelLaunch, OwnedCopy, Owner, ProgramLaunch, Rows, Step};
+use crate::device::{
+    Copy, CopyKind, Gate, KernelLaunch, OwnedCopy, Owner, ProgramLaunch, Rows, Step,
+};
 use crate::engine::Hint;
 use crate::error::{CodeError, Error};
 use crate::vocabulary::{Costs, QueueIndex};
@@ -402,13 +404,33 @@ fn blocks_tell_how_far_they_are(rig: &mut Rig<'_>) {
     rig.session.progress(0, &mut begun);
     assert_eq!(begun, [], "no cohort is there");
 
-    // What others have left there is not told of a cohort that tells nothing.
+    // What the last cohort has left there is not told of a cohort that tells nothing, ..
     let mut launch = rig.yielding(rig.workers());
     let order = rig.order(&launch, 0);
     rig.launch(&launch, &order);
     rig.session.progress(0, &mut begun);
     assert_eq!(begun, []);
     rig.cohort_out(&mut launch);
+    rig.retire(&launch, true);
+
+    // .. nor of a cohort that has not begun.
+    let backend = rig.device.inner.backend.clone();
+    backend.expect_gates();
+    let mut launch = rig.yielding(1);
+    let order = rig.order(&launch, 0);
+    let order = super::CohortOrder { gated: true, tells_progress: true, ..order };
+    rig.launch(&launch, &order);
+    rig.session.progress(0, &mut begun);
+    assert_eq!(begun, []);
+    backend.open_gate(Gate::of(&order));
+    while launch.done < 1 {
+        // The gate may have been there for as long as it waits.
+        rig.cohort_out(&mut launch);
+        if launch.done < 1 {
+            let order = rig.order(&launch, 0);
+            rig.launch(&launch, &order);
+        }
+    }
     rig.retire(&launch, true);
 }
 

@@ -183,12 +183,11 @@ struct OutCohort {
 
 impl OutCohort {
     fn new(order: &CohortOrder, runs: Runs, post: *const Post, launched: Duration) -> OutCohort {
-        let mark = 0;
         let shown_by = (post, order.ticket);
         OutCohort {
             order: *order,
             runs,
-            mark,
+            mark: 0,
             post,
             shown_by,
             launched,
@@ -492,7 +491,7 @@ impl Session {
         let Some(first) = self.out.iter().find(|out| out.order.queue == queue) else { return };
         if first.mark > 0 {
             let words = self.device.backend.control().progress(queue);
-            // SAFETY: the device keeps so many words until its next scheduler.
+            // SAFETY: the device keeps `MAX_PROGRESS` words for each queue until its next scheduler.
             let words = unsafe { std::slice::from_raw_parts(words, MAX_PROGRESS) };
             let blocks = &words[..first.order.blocks as usize];
             begun.extend(blocks.iter().filter_map(|word| word.read(first.mark)));

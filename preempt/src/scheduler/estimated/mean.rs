@@ -27,7 +27,7 @@ impl Mean {
         (self.count >= count).then(|| Duration::from_secs_f64(self.mean))
     }
 
-    /// The mean of the numbers, and of another one that was there before them.
+    /// The mean of the numbers and `first`, which counts as one number before them.
     pub fn with(&self, first: f64) -> f64 {
         (self.count * self.mean + first) / (self.count + 1.0)
     }
