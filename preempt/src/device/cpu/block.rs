@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{self, Duration};
 
 use preempt_device::abi::Cohort;
 use preempt_device::host::Dim3;
@@ -165,6 +166,37 @@ impl worker::Block for CpuBlock {
     }
 }
 
+/// A block's turn on its core. There are more blocks than cores, as a rule, and each would keep its core for as long as the
+/// operating system lets it, some milliseconds: so long would a signal go unseen by blocks that wait for a core, and so
+/// would the threads that launch and decide. Passing a core on takes some 2 µs.
+struct Turn {
+    since: time::Instant,
+}
+
+impl Turn {
+    /// 4 % go into passing cores on, at the most, and a block waits for 50 µs for each block that shares its core.
+    const LONGEST: Duration = Duration::from_micros(50);
+
+    fn new(since: time::Instant) -> Turn {
+        Turn { since }
+    }
+
+    fn is_over(&self, now: time::Instant) -> bool {
+        now.duration_since(self.since) >= Turn::LONGEST
+    }
+
+    /// Lets other threads have the core if the turn is over. Returns the time behind that.
+    fn pass_on(&mut self) -> time::Instant {
+        let now = time::Instant::now();
+        if !self.is_over(now) {
+            return now;
+        }
+        std::thread::yield_now();
+        self.since = time::Instant::now();
+        self.since
+    }
+}
+
 /// The block-task's threads, one after the other. `YIELDS` and `SWITCHES` say whether the kernel has yield points, and a
 /// checkpoint.
 struct Tasks<'a, const YIELDS: bool, const SWITCHES: bool> {
@@ -172,6 +204,7 @@ struct Tasks<'a, const YIELDS: bool, const SWITCHES: bool> {
     emulator: &'a mut Emulator,
     shared: &'a Shared,
     index: u32,
+    turn: Turn,
     /// Of this block: as on a GPU, it outlives the block's tasks.
     decision: Decision,
     switch: Switch,
@@ -185,7 +218,15 @@ impl<'a, const YIELDS: bool, const SWITCHES: bool> Tasks<'a, YIELDS, SWITCHES> {
             shared.words.save_area(cohort.requeue_list, &resident.launch, slots)
         });
         let switch = Switch::new(area, resident.number);
-        Tasks { resident, emulator, shared, index: 0, decision: Decision::default(), switch }
+        Tasks {
+            resident,
+            emulator,
+            shared,
+            index: 0,
+            turn: Turn::new(time::Instant::now()),
+            decision: Decision::default(),
+            switch,
+        }
     }
 }
 
@@ -217,6 +258,7 @@ impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS
             self.switch.give_back();
             return false;
         }
+        let began = self.turn.pass_on();
         let [x, y, z] = run.extents();
         let row = self.index / x;
         let task = Task {
@@ -225,7 +267,7 @@ impl<const YIELDS: bool, const SWITCHES: bool> worker::Body for Tasks<'_, YIELDS
             block: Dim3::new(self.index % x, row % y, row / y),
             sm: *sm,
             index: self.index,
-            began: std::time::Instant::now(),
+            began,
             decision: &self.decision,
             switch: &self.switch,
             cohort: run.cohort(),
@@ -345,5 +387,22 @@ impl Resident {
                 run.work(tasks, &self.failed, || waiting.is_above(self.level), fails)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_over_when_it_has_lasted_long_enough_and_a_new_one_begins_then() {
+        let start = time::Instant::now();
+        let mut turn = Turn::new(start);
+        assert!(!turn.is_over(start + Turn::LONGEST - Duration::from_nanos(1)));
+        assert!(turn.is_over(start + Turn::LONGEST));
+        while !turn.is_over(time::Instant::now()) {}
+        let passed_on = turn.pass_on();
+        assert!(passed_on >= start + Turn::LONGEST);
+        assert!(!turn.is_over(passed_on + Turn::LONGEST - Duration::from_nanos(1)));
     }
 }
