@@ -167,9 +167,13 @@ impl Work {
                 for to in (0..height).map(|index| (to + index * pitch) as *mut u8) {
                     // SAFETY: it was looked at.
                     unsafe {
-                        match same {
-                            true => ptr::write_bytes(to, bytes[0], unit * width),
-                            false => ptr::copy_nonoverlapping(row.as_ptr(), to, row.len()),
+                        match (unit, width) {
+                            // Devices are opened with millions of rows like these.
+                            (1, 1) => to.write(value as u8),
+                            (2, 1) => to.cast::<u16>().write_unaligned(value as u16),
+                            (4, 1) => to.cast::<u32>().write_unaligned(value),
+                            _ if same => ptr::write_bytes(to, bytes[0], unit * width),
+                            _ => ptr::copy_nonoverlapping(row.as_ptr(), to, row.len()),
                         }
                     }
                 }
