@@ -1,4 +1,4 @@
-//! Shows how far a measurement is, on a terminal only.
+//! Shows how far a measurement is: by a bar on a terminal, and elsewhere by a line once it is over.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -33,6 +33,11 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        // A log tells by these lines which part took how long, and which one did not end.
+        if self.0.is_hidden() {
+            let (name, steps, time) = (self.0.prefix(), self.0.position(), self.0.elapsed());
+            eprintln!("{name}: {steps} steps in {:.1} s", time.as_secs_f64());
+        }
         self.0.finish_and_clear();
     }
 }

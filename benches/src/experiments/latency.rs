@@ -110,7 +110,7 @@ The arms:
 - preempt: an urgent launch through the scheduler, from the call of `launch` to the return of
   `wait`, which spins. Signals go by the path that is the default.
 - preempt, armed: a program of the same kernel, which is armed 50 to 600 µs before its launch.
-- preempt, by the proxy: with `SignalPath::Proxy`, measured after the others, half as often.
+- preempt, by the proxy: with `SignalPath::Proxy`, measured after the others, a quarter as often.
 - preempt, by stream writes: with `SignalPath::StreamWrite`, measured so after that. `preempt` has
   either where it is worth more, so these two say what that gains.
 - floor: the victim's preemptible entry by a raw launch with a control block made by hand; one
@@ -122,7 +122,7 @@ The arms:
 - stream priority: both in their plain form on streams of the driver, that of the urgent kernel with
   the highest priority.
 - plain streams: the same with equal priorities: the urgent kernel waits for the rest of the victim,
-  which takes 4 ms and four block-tasks or so in all. A tenth as many samples.
+  which takes 2 ms and four block-tasks or so in all. A tenth as many samples.
 - idle GPU: a raw launch of the urgent kernel on the idle GPU, after a pause like those before it.
 
 - p50 / floor: the ratio of `preempt` to the floor is the cost of the scheduler.
@@ -133,9 +133,11 @@ The arms:
 - A block-task that was requeued at a yield point twice runs through to its end the third time. In
   `preempt`, urgent launches come 1.2 to 2.2 block-tasks apart, so that block-tasks get done in
   between; the victims of the other arms start anew for each sample.
+- Without yield points there are a quarter as many samples.
 - Where p99s are compared, with yield points, there are more samples of those arms: 10,000 of
-  `preempt`, `preempt, armed` and `floor`; of `idle GPU` up to 1 ms; and of `stream priority` up to
-  100 µs, beyond which it waits for ends of blocks for much longer than all others. Pauses before
+  `preempt`, `preempt, armed` and `floor` up to 1 ms, and 2,000 of 10 ms, where all ratios are far
+  below the worst; of `idle GPU` up to 1 ms; and of `stream priority` up to 100 µs, beyond which it
+  waits for ends of blocks for much longer than all others. Pauses before
   them take up to 1 ms, and before each second launch of each arm 1.2 block-tasks more, in which
   those of `preempt` get done. (A host answers more slowly behind a longer pause.)
 ";
