@@ -29,6 +29,9 @@ pub struct Args {
     /// Little work: what the tests run. The numbers mean little.
     #[arg(long)]
     pub quick: bool,
+    /// Where there is no terminal for progress bars: says on the standard error how long each part took, as it ends.
+    #[arg(long)]
+    pub log: bool,
     /// Measures these of the papers' programs only (`MM`, `BFS`, ..), where a suite has several.
     #[arg(long, value_name = "NAME")]
     pub program: Vec<String>,

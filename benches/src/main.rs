@@ -58,6 +58,9 @@ fn run(args: &Args) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}: {name}; {}", args.suite.name(), hardware())?;
 
+    if args.log {
+        progress::log_parts();
+    }
     let corpus = args.corpus.clone();
     let (mixes, loads) = (args.mix.clone(), args.load.clone());
     let (quick, seed) = (args.quick, args.seed);

@@ -1,6 +1,17 @@
-//! Shows how far a measurement is: by a bar on a terminal, and elsewhere by a line once it is over.
+//! Shows how far a measurement is: by a bar on a terminal, and elsewhere, if that was asked for, by a line for each part.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Whether each part is told as it ends, where there is no terminal.
+static LOGS: AtomicBool = AtomicBool::new(false);
+
+/// Tells each part from now on as it ends, where there is no terminal.
+pub fn log_parts() {
+    // Relaxed: it orders nothing else, and is set before anything is measured.
+    LOGS.store(true, Ordering::Relaxed);
+}
 
 /// A progress bar that disappears when it is dropped.
 ///
@@ -33,8 +44,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        // A log tells by these lines which part took how long, and which one did not end.
-        if self.0.is_hidden() {
+        if self.0.is_hidden() && LOGS.load(Ordering::Relaxed) {
             let (name, steps, time) = (self.0.prefix(), self.0.position(), self.0.elapsed());
             eprintln!("{name}: {steps} steps in {:.1} s", time.as_secs_f64());
         }

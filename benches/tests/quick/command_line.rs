@@ -71,3 +71,12 @@ fn a_gpu_runs_a_suite_or_is_refused_in_words() {
     let is_refused = ["driver", "without device code"].iter().any(|why| errors.contains(why));
     assert!(output.status.success() || is_refused, "{errors}");
 }
+
+#[test]
+fn a_log_tells_each_part_with_its_time() {
+    let output = run(&["armed", "--quick", "--log"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let told = errors(&output);
+    let is_part = |line: &str| line.contains(" steps in ") && line.ends_with(" s");
+    assert!(!told.is_empty() && told.lines().all(is_part), "{told}");
+}
