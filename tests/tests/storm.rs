@@ -47,6 +47,17 @@ fn every_task_runs_once_when_ranges_are_random() {
     storm(&scheduler(Chaos::new(3)), 0, 3);
 }
 
+/// Blocks of block-tasks as long as these tell when each begins, and policies choose SMs by that.
+#[test]
+fn every_task_runs_once_when_blocks_tell_how_far_they_are() {
+    let scheduler = scheduler(StaticPriority::new());
+    let load = storm::Load { tasks: 64, ticks: 400_000 };
+    let strength = Strength { enough: 100, load, kinds: &Kind::ALL, urgent_priority: 1, seed: 5 };
+    let tally = storm::yields(&scheduler, strength, |_| ()).expect("kernels run to their end");
+    assert_exactly_once(&tally);
+    println!("{tally:?}");
+}
+
 #[test]
 fn cancelled_kernels_report_exactly_what_they_did() {
     let scheduler = scheduler(StaticPriority::new());
