@@ -8,9 +8,10 @@ pub const MAX_PROGRESS: usize = 1024;
 
 const MARK_BITS: u32 = 8;
 const SM_BITS: u32 = super::SM_BITS;
-const SHIFT: u32 = MARK_BITS + SM_BITS;
+const SPENT: u64 = 1 << (MARK_BITS + SM_BITS);
+const SHIFT: u32 = MARK_BITS + SM_BITS + 1;
 
-/// What a block tells of its running tasks, in memory of the host: its SM, and when they began.
+/// What a block tells of its running tasks, in memory of the host: its SM, when they began, and whether they can be dropped.
 ///
 /// Relaxed: the host chooses by it which SMs it takes, and no other memory access depends on it.
 #[derive(Debug, Default)]
@@ -22,15 +23,19 @@ pub struct Progress(AtomicU64);
 pub struct Begun {
     /// The SM that the block is on.
     pub sm: u32,
-    /// Nanoseconds of the device's clock, modulo 2⁴⁶: when they began.
+    /// Nanoseconds of the device's clock, modulo 2⁴⁵: when they began.
     pub at: u64,
+    /// Whether they run to their end if the block has to leave without a limit: the first of them was requeued as often as it
+    /// may be.
+    pub is_spent: bool,
 }
 
 impl Progress {
-    /// Notes that the block, which is on this SM and in the cohort with this mark, begins tasks.
+    /// Notes that the block begins tasks, in the cohort with this mark.
     #[inline(always)]
-    pub fn begin(&self, mark: u8, sm: u32, now: u64) {
-        self.0.store(now << SHIFT | u64::from(sm) << MARK_BITS | u64::from(mark), Relaxed);
+    pub fn begin(&self, mark: u8, Begun { sm, at, is_spent }: Begun) {
+        let spent = if is_spent { SPENT } else { 0 };
+        self.0.store(at << SHIFT | spent | u64::from(sm) << MARK_BITS | u64::from(mark), Relaxed);
     }
 
     /// Forgets what a block has told.
@@ -42,7 +47,8 @@ impl Progress {
     pub fn read(&self, mark: u8) -> Option<Begun> {
         let word = self.0.load(Relaxed);
         let sm = (word >> MARK_BITS) as u32 & ((1 << SM_BITS) - 1);
-        (word as u8 == mark).then_some(Begun { sm, at: word >> SHIFT })
+        let begun = Begun { sm, at: word >> SHIFT, is_spent: word & SPENT > 0 };
+        (word as u8 == mark).then_some(begun)
     }
 }
 
@@ -64,19 +70,21 @@ mod tests {
     fn a_word_tells_what_a_block_of_its_cohort_runs() {
         let word = Progress::default();
         assert_eq!(word.read(1), None);
-        word.begin(255, 131, 1_000_000_007);
-        assert_eq!(word.read(255), Some(Begun { sm: 131, at: 1_000_000_007 }));
+        let begun = Begun { sm: 131, at: 1_000_000_007, is_spent: true };
+        word.begin(255, begun);
+        assert_eq!(word.read(255), Some(begun));
         assert_eq!(word.read(1), None, "another cohort's");
-        word.begin(1, super::super::MAX_SMS, u64::MAX);
-        assert_eq!(word.read(1), Some(Begun { sm: super::super::MAX_SMS, at: (1 << 46) - 1 }));
+        let begun = Begun { sm: super::super::MAX_SMS, at: u64::MAX, is_spent: false };
+        word.begin(1, begun);
+        assert_eq!(word.read(1), Some(Begun { at: (1 << 45) - 1, ..begun }));
     }
 
     #[test]
     fn times_are_compared_where_the_clock_begins_anew() {
-        let at = |at| Begun { sm: 0, at };
+        let at = |at| Begun { sm: 0, at, is_spent: false };
         assert_eq!(at(5).until(at(25)), 20);
         assert_eq!(at(25).until(at(5)), 0);
-        assert_eq!(at((1 << 46) - 5).until(at(5)), 10);
-        assert_eq!(at(5).until(at((1 << 46) - 5)), 0);
+        assert_eq!(at((1 << 45) - 5).until(at(5)), 10);
+        assert_eq!(at(5).until(at((1 << 45) - 5)), 0);
     }
 }

@@ -4,7 +4,7 @@
 //! [`Body`] alone. `README.md` beside this file names states, counters and races.
 
 use crate::abi::{
-    COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
+    Begun, COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
     Technique, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
@@ -174,7 +174,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     block.notes().begin(block.clock() as u32, chunk.requeues);
                 }
                 // SAFETY: the caller's promise.
-                unsafe { tell_progress(block, cohort) };
+                unsafe { tell_progress::<B, T>(block, cohort, chunk.requeues) };
             });
         }
         let (mut left, mut requeues) = (chunk.len, chunk.requeues);
@@ -405,7 +405,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
     }
     notes.done.set(done + chunk.len);
     // SAFETY: the caller's promise.
-    unsafe { tell_progress(block, cohort) };
+    unsafe { tell_progress::<B, T>(block, cohort, chunk.requeues) };
     if T::YIELDS {
         let is_listed = notes.is_listed.get() > 0;
         notes.is_listed.set(0);
@@ -442,17 +442,18 @@ unsafe fn look_ahead<B: Block, T: Body>(
     notes.size.set(size);
 }
 
-/// Tells the host that a chunk begins, where the host wants to know.
+/// Tells the host that a chunk begins whose first task was requeued so often, where the host wants to know.
 ///
 /// # Safety
 ///
 /// As [`run`]. Unless its mark is 0, the cohort has a word of `progress` for each of its blocks.
 #[inline(always)]
-unsafe fn tell_progress<B: Block>(block: &B, cohort: &Cohort) {
+unsafe fn tell_progress<B: Block, T: Body>(block: &B, cohort: &Cohort, requeues: u32) {
     if cohort.mark > 0 {
         // SAFETY: the caller's promise.
         let word = unsafe { &*cohort.progress.add(block.number() as usize) };
-        word.begin(cohort.mark, block.sm(), block.nanos());
+        let is_spent = T::YIELDS && requeues >= MAX_REQUEUES;
+        word.begin(cohort.mark, Begun { sm: block.sm(), at: block.nanos(), is_spent });
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::one_thread::{OneThread, Tasks};
-use super::{Chunk, MAX_REQUEUES_FOR_LIMITS, requeue, run};
+use super::{Chunk, MAX_REQUEUES, MAX_REQUEUES_FOR_LIMITS, requeue, run};
 use crate::abi::{
     Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, Progress, REQUEUED, RequeueList,
     Signal, SmRange, StopLimit, Stops, departures, share_bits,
@@ -124,6 +124,26 @@ fn a_block_tells_when_tasks_begin_if_the_host_wants_to_know() {
         );
         assert!([0, 1, 3].iter().all(|&other| progress[other].read(9).is_none()));
     }
+}
+
+#[test]
+fn a_block_tells_that_its_task_was_requeued_as_often_as_it_may_be() {
+    let (launch, word) = (Launch::default(), Progress::default());
+    let mut told = Vec::new();
+    for start in 0..=MAX_REQUEUES {
+        // Each cohort loses its SM in the task, which it requeues if it may.
+        let ticket = start + 1;
+        let cohort = launch.cohort(1, 1, ticket, u64::from(start), 1);
+        let cohort = Cohort { progress: &word, mark: 9, amortize: 1, ..cohort };
+        let task = |_, droppable| {
+            launch.signal(u64::from(ticket), SmRange::EMPTY);
+            told.push((droppable, word.read(9).map(|begun| begun.is_spent)));
+            droppable
+        };
+        // SAFETY: the launch and the word outlive the call; its one block runs once.
+        unsafe { run(&mut OneThread::on(0), &cohort, &mut yielding(task)) };
+    }
+    assert_eq!(told, [(true, Some(false)), (true, Some(false)), (false, Some(true))]);
 }
 
 #[test]

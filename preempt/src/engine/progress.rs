@@ -31,6 +31,8 @@ pub(crate) struct Running {
     pub sm: u32,
     /// From its beginning to that of the latest block-task. It has run for longer by the time since then, as all others have.
     pub since: Duration,
+    /// Whether it is not dropped for a signal without a limit.
+    pub is_spent: bool,
 }
 
 /// What is known of block-tasks that run, for one decision.
@@ -94,11 +96,11 @@ impl Engine {
             let (range, owners) = (self.queues.range(queue), self.ledger.owners());
             let costs = &mut self.progress.costs;
             costs.resize(sms as usize, Cost::default());
-            for &Running { sm, since } in running {
+            for &Running { sm, since, is_spent } in running {
                 // What blocks on other SMs have told is of block-tasks that they have left.
                 if range.contains(sm) && owners.get(sm as usize) == Some(&Some(LaunchId(key))) {
                     let Cost { ends, drops } = &mut costs[sm as usize];
-                    match stop_of(leaving, task, since, limit) {
+                    match stop_of(leaving, task, (since, is_spent), limit) {
                         // Blocks wait at the same time.
                         Stop::Ends(rest) => *ends = rest.max(*ends),
                         Stop::Drops(work) => *drops += work,
@@ -121,11 +123,17 @@ enum Stop {
     Drops(Duration),
 }
 
-/// What a block does whose block-task has run for `since` of the time that such a `task` takes, if it has to leave within `limit`.
-fn stop_of(leaving: Leaving, task: Duration, since: Duration, limit: StopLimit) -> Stop {
+/// What a block does whose block-task has run for `since` of the time that such a `task` takes, and is spent or not, if it has to
+/// leave within `limit`.
+fn stop_of(
+    leaving: Leaving,
+    task: Duration,
+    (since, is_spent): (Duration, bool),
+    limit: StopLimit,
+) -> Stop {
     let rest = task.saturating_sub(since).max(since / LATE);
     let ends = match limit {
-        StopLimit::SOONEST => false,
+        StopLimit::SOONEST => is_spent,
         StopLimit::ZERO | StopLimit::NEVER => true,
         limit => rest <= Duration::from_nanos(limit.nanos()),
     };
@@ -159,8 +167,12 @@ mod tests {
             (Leaving::Switching, 75, within, Stop::Ends(us(25))),
         ];
         for (leaving, since, limit, expected) in cases {
-            let stop = stop_of(leaving, us(100), us(since), limit);
+            let stop = stop_of(leaving, us(100), (us(since), false), limit);
             assert_eq!(stop, expected, "{leaving:?} after {since} us, {limit:?}");
         }
+        // What was dropped as often as it may be runs to its end, unless there is a limit.
+        let spent = |limit| stop_of(Leaving::Dropping, us(100), (us(20), true), limit);
+        assert_eq!(spent(soonest), Stop::Ends(us(80)));
+        assert_eq!(spent(within), Stop::Drops(us(20)));
     }
 }

@@ -76,10 +76,10 @@ pub(crate) enum Input {
     Lost,
     /// There was time to queue a launch ahead.
     GoAhead,
-    /// Block-tasks of the first cohort in a queue run: the SM of each, and nanoseconds since it began.
+    /// Block-tasks of the first cohort in a queue run: the SM of each, nanoseconds since it began, and whether it is spent.
     Look {
         queue: u32,
-        running: Vec<(u32, u64)>,
+        running: Vec<(u32, u64, bool)>,
     },
     /// The policy was asked, and answered this: launches with ranges of SMs. Empty if it was refused.
     Settle {
@@ -191,9 +191,11 @@ impl Step {
             }
             Input::GoAhead => engine.go_ahead(now, &mut actions),
             Input::Look { queue, running } => {
-                let running = running.iter();
-                let running =
-                    running.map(|&(sm, since)| Running { sm, since: Duration::from_nanos(since) });
+                let running = running.iter().map(|&(sm, since, is_spent)| Running {
+                    sm,
+                    since: Duration::from_nanos(since),
+                    is_spent,
+                });
                 engine.look(now, *queue, &running.collect::<Vec<_>>());
             }
             Input::Settle { .. } => engine.settle(now, &mut actions),
@@ -245,7 +247,8 @@ impl Input {
     }
 
     pub fn of_look(queue: QueueIndex, running: &[Running]) -> Input {
-        let running = running.iter().map(|&Running { sm, since }| (sm, nanos(since)));
+        let running = running.iter();
+        let running = running.map(|&Running { sm, since, is_spent }| (sm, nanos(since), is_spent));
         Input::Look { queue, running: running.collect() }
     }
 

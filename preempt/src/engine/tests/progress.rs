@@ -61,7 +61,8 @@ fn take_in(engine: &mut Engine, stream: u32, priority: i32, spec: LaunchSpec) ->
 }
 
 fn running(of: &[(u32, u64)]) -> Vec<Running> {
-    let running = |&(sm, since)| Running { sm, since: Duration::from_micros(since) };
+    let running =
+        |&(sm, since)| Running { sm, since: Duration::from_micros(since), is_spent: false };
     of.iter().map(running).collect()
 }
 

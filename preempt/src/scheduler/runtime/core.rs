@@ -431,9 +431,10 @@ impl Core {
         let later = |last: Begun, next: Begun| if last.until(next) > 0 { next } else { last };
         let last = self.begun.iter().copied().reduce(later);
         for (queue, range) in self.looks.drain(..) {
-            let since = |begun: &Begun| last.map_or(0, |last| begun.until(last));
-            let running =
-                |begun: &Begun| Running { sm: begun.sm, since: Duration::from_nanos(since(begun)) };
+            let running = |begun: &Begun| {
+                let since = Duration::from_nanos(last.map_or(0, |last| begun.until(last)));
+                Running { sm: begun.sm, since, is_spent: begun.is_spent }
+            };
             self.running.clear();
             self.running.extend(self.begun[range].iter().map(running));
             self.engine.look(now, queue, &self.running);
