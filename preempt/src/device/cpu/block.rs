@@ -174,7 +174,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// 4 % go into passing cores on, at the most, and a block waits for 50 µs for each block that shares its core.
+    /// 4 or 5 % of the time go into passing cores on, and a block waits for 50 µs for each block that shares its core.
     const LONGEST: Duration = Duration::from_micros(50);
 
     fn new(since: time::Instant) -> Turn {
