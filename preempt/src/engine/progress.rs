@@ -123,8 +123,8 @@ enum Stop {
     Drops(Duration),
 }
 
-/// What a block does whose block-task has run for `since` of the time that such a `task` takes, and is spent or not, if it has to
-/// leave within `limit`.
+/// What a block does whose block-task has run for `since` of the time that such a `task` takes, and is spent or not, if it has
+/// to leave within `limit`.
 fn stop_of(
     leaving: Leaving,
     task: Duration,
