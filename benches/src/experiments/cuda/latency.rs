@@ -31,7 +31,7 @@ const CASES: [(Duration, u32, u32); 5] = [
     (Duration::from_millis(1), 200, 1000),
     (Duration::from_millis(10), 15, 200),
 ];
-/// One in so many of these groups is measured without yield points, and again with each path of signals. No p99 of these is
+/// A quarter of these groups are measured without yield points, and again with each path of signals. No p99 of these is
 /// compared.
 const FEWER: u32 = 4;
 /// Groups with `--quick`.
