@@ -9,7 +9,7 @@ use preempt_test_kit::storm::Tally;
 use preempt_workloads::Definition;
 use serde_json::{Value, json};
 
-use super::corun::{self, Arm, IdealJob, Job, Testbed, Turnarounds, antt, ceiling, stp};
+use super::corun::{self, Arm, IdealJob, Job, Rounds, Testbed, Turnarounds, antt, ceiling, stp};
 use super::priority::hpf;
 use super::{Bench, Experiment, FLEP, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
@@ -96,7 +96,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let longs = bench.programs_among(&FLEP)?;
     let mut testbed = bench.testbed(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
-    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
+    let rounds = bench.rounds(QUICK_SAMPLES, SAMPLES);
     testbed.add_flep(short)?;
     let drawn = draw_triples(bench, &longs);
     let mut groups = Vec::new();
@@ -111,7 +111,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
         let triples =
             drawn.iter().filter(|[a, ..]| *a == index).map(|&[_, b, c]| vec![first, b, c]);
         for members in pairs.chain(triples) {
-            groups.push(group(&mut *testbed, &members, samples)?);
+            groups.push(group(&mut *testbed, &members, rounds)?);
         }
         testbed.remove_last();
         progress.step();
@@ -139,14 +139,14 @@ fn draw_triples(bench: &Bench, longs: &[&Definition]) -> Vec<[usize; 3]> {
     drawn
 }
 
-fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<Group> {
+fn group(testbed: &mut dyn Testbed, members: &[usize], rounds: Rounds) -> Result<Group> {
     let jobs: Vec<Job> = members.iter().copied().map(Job::now).collect();
     let mut alone = vec![Samples::default(); members.len()];
     let arms = ARMS.into_iter().filter(|arm| testbed.has(*arm));
     let mut arms: Vec<_> = arms.map(|arm| (arm, Turnarounds::default())).collect();
-    for round in 0..samples + corun::LEARNING {
+    for round in 0..rounds.count() {
         // Rounds before have the order of stream priorities, too.
-        if round == corun::LEARNING {
+        if round == rounds.learning {
             alone.fill_with(Samples::default);
         }
         for (samples, &job) in alone.iter_mut().zip(&jobs) {
@@ -160,7 +160,7 @@ fn group(testbed: &mut dyn Testbed, members: &[usize], samples: u32) -> Result<G
                 Arm::StreamPriorities => testbed.run_jobs(*arm, &shortest_first(&jobs, &alone))?,
                 _ => testbed.run_jobs(*arm, &jobs)?,
             };
-            if round >= corun::LEARNING {
+            if round >= rounds.learning {
                 times.push(&completed.turnaround, completed.makespan);
             }
         }

@@ -138,7 +138,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     ensure!(definitions.len() > 1, "`--program` names less than two of {}", names.join(", "));
     let mut testbed = bench.testbed(policies().into())?;
     let [size, _] = bench.sizes();
-    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
+    let rounds = bench.rounds(QUICK_SAMPLES, SAMPLES);
     let mut members: Vec<Member> = Vec::new();
     for member in PROGRAMS {
         if let Some(definition) = definitions.iter().find(|one| one.name == member.0) {
@@ -147,12 +147,11 @@ fn run(bench: &Bench) -> Result<Outcome> {
         }
     }
     let count = members.len();
-    let progress =
-        Progress::new("rounds", u64::from(samples + corun::LEARNING) + WAITS.len() as u64);
+    let progress = Progress::new("rounds", u64::from(rounds.count()) + WAITS.len() as u64);
     let mut alone = vec![Samples::default(); count];
     let mut settings: Vec<_> =
         SETTINGS.into_iter().map(|name| Setting::new(name, &*testbed)).collect();
-    for round in 0..samples + corun::LEARNING {
+    for round in 0..rounds.count() {
         for (program, samples) in alone.iter_mut().enumerate() {
             let completed = testbed.run_jobs(Arm::PlainStreams, &[Job::now(program)])?;
             samples.extend(completed.turnaround.first().copied());
@@ -170,7 +169,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
             for (_, arm, times) in &mut setting.arms {
                 testbed.warm(*arm, 0)?;
                 let completed = testbed.run_jobs(*arm, &jobs)?;
-                if round >= corun::LEARNING {
+                if round >= rounds.learning {
                     times.push(&completed.turnaround, completed.makespan);
                 }
             }

@@ -8,7 +8,7 @@ use preempt_report::{digits, microseconds};
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
-use super::corun::{self, Arm, IdealJob, Job, Testbed, Turnarounds, ceiling};
+use super::corun::{self, Arm, IdealJob, Job, Rounds, Testbed, Turnarounds, ceiling};
 use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{
@@ -106,7 +106,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let victims = bench.programs_among(&LONG)?;
     let mut testbed = bench.testbed(vec![Box::new(hpf)])?;
     let [long, short] = bench.sizes();
-    let samples = bench.samples(QUICK_SAMPLES, SAMPLES);
+    let rounds = bench.rounds(QUICK_SAMPLES, SAMPLES);
     testbed.add_flep(short)?;
     let mut pairs = Vec::new();
     let progress = Progress::new("pairs", (victims.len() * (FLEP.len() - 1)) as u64);
@@ -119,7 +119,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
                 continue;
             }
             for &delay in delays(victim.name, name) {
-                pairs.push(pair(&mut *testbed, [low, high], delay, samples)?);
+                pairs.push(pair(&mut *testbed, [low, high], delay, rounds)?);
             }
             progress.step();
         }
@@ -143,7 +143,7 @@ fn pair(
     testbed: &mut dyn Testbed,
     [low, high]: [usize; 2],
     delay: f64,
-    samples: u32,
+    rounds: Rounds,
 ) -> Result<Pair> {
     let mut alone = [Samples::default(), Samples::default()];
     let mut arms: Vec<_> = ARMS
@@ -151,9 +151,9 @@ fn pair(
         .filter(|arm| testbed.has(*arm))
         .map(|arm| (arm, Turnarounds::default(), 0))
         .collect();
-    for round in 0..samples + corun::LEARNING {
+    for round in 0..rounds.count() {
         // Rounds before have the delay, too, so that the scheduler learns from launches that are preempted as later.
-        if round == corun::LEARNING {
+        if round == rounds.learning {
             alone = Default::default();
         }
         for (samples, program) in alone.iter_mut().zip([low, high]) {
@@ -165,7 +165,7 @@ fn pair(
         for (arm, times, yields) in &mut arms {
             testbed.warm(*arm, high)?;
             let completed = testbed.run_jobs(*arm, &jobs)?;
-            if round >= corun::LEARNING {
+            if round >= rounds.learning {
                 times.push(&completed.turnaround, completed.makespan);
                 *yields += completed.yields;
             }

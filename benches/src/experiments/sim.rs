@@ -11,7 +11,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
 use super::corun::{
-    self, Arm, Completed, DeviceTestbed, Job, LEARNING, Launches, Simulated, Testbed, row,
+    self, Arm, Completed, DeviceTestbed, Job, Launches, Rounds, Simulated, Testbed, row,
 };
 use super::{Bench, Experiment, FLEP, LONG, Outcome, Rows, antt, line, priority, with_tally};
 use crate::progress::Progress;
@@ -130,7 +130,7 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let mut testbed = DeviceTestbed::recording(bench, policy)?;
     let costs = model::costs(&mut testbed, bench.gpu.is_some())?;
     let [long, short] = bench.sizes();
-    let samples = bench.amount(QUICK_SAMPLES, SAMPLES);
+    let rounds = bench.rounds(QUICK_SAMPLES, SAMPLES);
     testbed.add_flep(short)?;
     let mut pairs = Vec::new();
     let progress = Progress::new("long programs", longs.len() as u64);
@@ -138,13 +138,13 @@ fn run(bench: &Bench) -> Result<Outcome> {
         // One at a time, because their buffers take gigabytes.
         let first = testbed.add(definition, long)?;
         for case in cases(&testbed, first, bench.quick) {
-            pairs.extend(pair(&mut testbed, &notes, case, samples, costs)?);
+            pairs.extend(pair(&mut testbed, &notes, case, rounds, costs)?);
         }
         testbed.remove_last();
         progress.step();
     }
     drop(progress);
-    let programs = programs(bench, &mut testbed, &notes, samples, costs)?;
+    let programs = programs(bench, &mut testbed, &notes, rounds.samples, costs)?;
     testbed.scheduler.synchronize()?;
     let sms = testbed.scheduler.device().properties().sms;
     let simulated = pairs.into_iter().map(|pair| {
@@ -285,15 +285,15 @@ fn pair(
     testbed: &mut DeviceTestbed,
     notes: &LaunchNotes,
     case: Case,
-    samples: u32,
+    rounds: Rounds,
     costs: Costs,
 ) -> Result<Vec<Pair>> {
     let Case { members, delay, priorities } = case;
     let mut alone: [Forms; 2] = Default::default();
     let mut arms = ARMS.map(|arm| (arm, Measured::default()));
-    for round in 0..samples + LEARNING {
+    for round in 0..rounds.count() {
         // Earlier rounds warm up, and teach the scheduler how long the launches take, and what each form costs.
-        if round == LEARNING {
+        if round == rounds.learning {
             alone = Default::default();
         }
         for (alone, program) in alone.iter_mut().zip(members) {
@@ -308,7 +308,7 @@ fn pair(
         for (arm, measured) in &mut arms {
             notes.take();
             let completed = testbed.run_jobs(*arm, &jobs)?;
-            if round >= LEARNING {
+            if round >= rounds.learning {
                 measured.take(completed, &notes.take());
             }
         }
@@ -332,7 +332,7 @@ fn pair(
                 _ => time_of(&forms.plain),
             }),
             turnaround: measured.turnaround.each_ref().map(Samples::p50),
-            mean_yields: measured.yields as f64 / samples.max(1) as f64,
+            mean_yields: measured.yields as f64 / rounds.samples.max(1) as f64,
         }
     });
     Ok(pairs.collect())

@@ -69,7 +69,7 @@ The arms:
 
 - The arms take turns. Before each run, one of its programs, the urgent one in `priority`, runs alone
   in the same arm: raw arms launch the same code, so the second would find it in the caches, and the
-  other arms theirs not. The first seven rounds of each arm do not count: they warm up, and teach the
+  other arms theirs not. The first seven rounds of each arm (one with `--quick`) do not count: they warm up, and teach the
   scheduler how long the launches take, and what each form costs. (Times alone in `mix` count them.)
   What a form costs is learned from launches of `preempt` alone; how long launches run and take to
   stop, from all that the scheduler launches.
@@ -82,8 +82,32 @@ The arms:
 
 /// Rounds that do not count: the first of a process is slow, and the scheduler compares three launches of each form.
 pub const LEARNING: u32 = 7;
+const QUICK_LEARNING: u32 = 1;
+
+/// The rounds of a measurement.
+#[derive(Clone, Copy)]
+pub struct Rounds {
+    /// Those that do not count, which come first.
+    pub learning: u32,
+    /// Those of which samples are kept.
+    pub samples: u32,
+}
+
+impl Rounds {
+    /// All rounds.
+    pub fn count(self) -> u32 {
+        self.learning + self.samples
+    }
+}
 
 impl Bench {
+    /// The rounds of each group of programs, with `--quick` and otherwise.
+    pub fn rounds(&self, quick: u32, full: u32) -> Rounds {
+        // In virtual time a round costs little.
+        let learning = if self.device.is_some() && self.quick { QUICK_LEARNING } else { LEARNING };
+        Rounds { learning, samples: self.samples(quick, full) }
+    }
+
     /// The device, or the model of one, with these policies, numbered from 1. Number 0 is submission order.
     ///
     /// # Errors
