@@ -22,7 +22,13 @@ pub(super) enum CohortPlace {
 
 impl Engine {
     /// Signals the cohorts of a launch, and those queued behind them, to leave the SMs that the launch has lost within `limit`.
-    pub(super) fn shrink(&mut self, key: OpKey, limit: StopLimit, actions: &mut Vec<Action>) {
+    pub(super) fn shrink(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        limit: StopLimit,
+        actions: &mut Vec<Action>,
+    ) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         if launch.spec.plain {
@@ -42,7 +48,7 @@ impl Engine {
             signalled |= loses;
         }
         if signalled {
-            launch.count_yield();
+            launch.count_yield(now);
         }
     }
 
@@ -89,7 +95,7 @@ impl Engine {
             ledger.cover(range);
             let room = launch.room(ledger::count(range, sms), range.contains(sms - 1));
             if launch.blocks() > room {
-                self.shrink(key, StopLimit::SOONEST, actions);
+                self.shrink(now, key, StopLimit::SOONEST, actions);
             }
             return;
         }
@@ -483,7 +489,7 @@ impl Engine {
         launch.books(&mut self.ledger, &mut self.guests).hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
         if !fits {
-            self.shrink(key, StopLimit::SOONEST, actions);
+            self.shrink(now, key, StopLimit::SOONEST, actions);
         }
         self.note(key, now, range, false);
         self.go_on_behind(queue);

@@ -202,7 +202,7 @@ impl Engine {
         self.launches.known -= 1;
         self.agenda.unsettled = true;
         if self.ops[key].verdict.is_some() {
-            self.shrink(key, StopLimit::SOONEST, actions);
+            self.shrink(now, key, StopLimit::SOONEST, actions);
         }
         self.ask(now, |policy| policy.departed(now, LaunchId(key)));
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
+use preempt_device::worker::MAX_REQUEUES;
 
 use super::interface::Called;
 use super::ledger::{self, Ledger};
@@ -203,6 +204,8 @@ pub(super) struct Launch {
     /// The own time, and the block-tasks done, when the last block was out.
     own_time_out: Duration,
     tasks_out: u32,
+    /// When SMs were taken from it, the last times.
+    yielded: [Option<Duration>; MAX_REQUEUES as usize],
     report: LaunchReport,
 }
 
@@ -263,6 +266,7 @@ impl Launch {
             counted: Duration::ZERO,
             own_time_out: Duration::ZERO,
             tasks_out: 0,
+            yielded: Default::default(),
             report: LaunchReport {
                 plain: spec.plain,
                 queued: Timestamp::after_start(now),
@@ -502,8 +506,15 @@ impl Launch {
         self.cohorts.iter().flatten().map(|cohort| cohort.blocks).sum()
     }
 
-    pub fn count_yield(&mut self) {
+    /// Notes that SMs are taken from it.
+    pub fn count_yield(&mut self, now: Duration) {
+        self.yielded[self.report.yields as usize % self.yielded.len()] = Some(now);
         self.report.yields += 1;
+    }
+
+    /// How often SMs were taken from it since then, as far as that matters to its block-tasks: at most [`MAX_REQUEUES`].
+    pub fn yields_since(&self, then: Duration) -> u32 {
+        self.yielded.iter().flatten().filter(|&&yielded| yielded >= then).count() as u32
     }
 }
 

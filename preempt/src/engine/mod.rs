@@ -337,10 +337,12 @@ impl Engine {
                 self.agenda.unsettled = true;
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
                 launch.arrival = Some(self.launches.arrivals);
-                if handover.is_empty() && launch.spec.may_leave_sms(self.ledger.sms()) {
+                launch.early &= handover.is_empty() && !launch.is_out();
+                // A gate that was opened has told others already where SMs are taken from them.
+                let is_unplaced = handover.is_empty() && !launch.early;
+                if is_unplaced && launch.spec.may_leave_sms(self.ledger.sms()) {
                     self.progress.came(key);
                 }
-                launch.early &= handover.is_empty() && !launch.is_out();
                 if launch.early {
                     // Its blocks stay where they are until the policy has decided.
                     launch.start(now);

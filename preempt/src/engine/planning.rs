@@ -302,7 +302,7 @@ impl Engine {
         for &Loss { of, told, limit, .. } in &losers {
             let launch = self.ops.get(of).and_then(|op| op.launch.as_ref());
             if told || launch.is_some_and(|launch| launch.is_deprived(sms)) {
-                self.shrink(of, limit, actions);
+                self.shrink(now, of, limit, actions);
             } else if !self.decider.untold.contains(&of) {
                 self.decider.untold.push(of);
             }
@@ -314,7 +314,7 @@ impl Engine {
         if others_gain {
             // The SMs may be theirs.
             for loser in std::mem::take(&mut self.decider.untold) {
-                self.shrink(loser, StopLimit::SOONEST, actions);
+                self.shrink(now, loser, StopLimit::SOONEST, actions);
             }
         }
         for &(id, _) in &plan.grants {
@@ -327,7 +327,7 @@ impl Engine {
             launch.early = false;
             if launch.range.is_empty() && !launch.is_out() {
                 // The policy has decided otherwise than was foreseen.
-                self.shrink(op, StopLimit::SOONEST, actions);
+                self.shrink(now, op, StopLimit::SOONEST, actions);
             }
         }
         // Every launch with SMs is in the plan. A look at all waiting launches would take longer than the rest.
@@ -398,7 +398,7 @@ impl Engine {
             launch.books(&mut self.ledger, &mut self.guests).uncover(has);
         }
         if leaves {
-            launch.count_yield();
+            launch.count_yield(now);
             self.flush(key, actions);
         }
         if !has.is_empty() {

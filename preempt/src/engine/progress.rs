@@ -2,15 +2,16 @@
 //!
 //! Chimera's estimates (Park, Park and Mahlke, ASPLOS 2015, section 3.2): to end a block-task takes the SM for what is left of it,
 //! and to drop it costs what it has done. Blocks of long block-tasks post when each begins. Where a launch has come that does not
-//! need all SMs, the host reads these words ahead of the decision.
+//! need all SMs, the host reads these words ahead of the decision, if they may be worth the time that the launch loses by that.
 
 use std::time::Duration;
 
 use preempt_device::abi::StopLimit;
+use preempt_device::worker::MAX_REQUEUES;
 use preempt_device::yields::LATE;
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Op};
+use super::{Engine, Launch, Op};
 use crate::vocabulary::{LaunchId, OpKey, QueueIndex};
 
 /// How blocks of a launch leave SMs that are taken from it as soon as possible.
@@ -72,14 +73,17 @@ impl Progress {
 }
 
 impl Engine {
-    /// The queues whose blocks tell how far they are, if the next decision may depend on that.
-    pub fn watched(&self) -> impl Iterator<Item = QueueIndex> {
-        let is_due = self.agenda.unsettled && self.progress.newcomer.is_some();
-        let heads = is_due.then(|| self.queues.heads()).into_iter().flatten();
-        heads.filter_map(|(queue, op, slot)| {
+    /// The queues whose blocks tell how far they are, if the next decision is to depend on that.
+    pub fn watched(&self, now: Duration) -> impl Iterator<Item = QueueIndex> {
+        let newcomer = self.progress.newcomer.filter(|_| self.agenda.unsettled);
+        let limit = newcomer.map(|newcomer| self.limit(newcomer));
+        let heads = limit.map(|limit| self.queues.heads().map(move |head| (head, limit)));
+        heads.into_iter().flatten().filter_map(move |((queue, op, slot), limit)| {
             let launch = self.ops.get(op)?.launch.as_ref()?;
             let tells = launch.cohorts[slot].as_ref().is_some_and(|cohort| cohort.tells_progress);
-            (tells && !launch.range.is_empty()).then_some(queue)
+            let task = launch.spec.block_task(self.ledger.sms())?;
+            let is_watched = tells && !launch.range.is_empty();
+            (is_watched && is_look_due(launch, task, limit, now)).then_some(queue)
         })
     }
 
@@ -111,6 +115,20 @@ impl Engine {
         if let Some(recorder) = &mut self.observers.recorder {
             recorder.looked(now, queue, running);
         }
+    }
+}
+
+/// Whether a launch that is to have SMs of this one within `limit` waits for a look at its block-tasks. The look takes 10 us (one of
+/// 264 blocks, on an H200's host), in which the launch does not start. It gains the launch up to half of a block-task where it would
+/// have to wait for ends. Where blocks drop or save what they do, it gains the other launch some work, and a limit says how long
+/// the new one may wait for that.
+fn is_look_due(launch: &Launch, task: Duration, limit: StopLimit, now: Duration) -> bool {
+    match launch.spec.leaving {
+        _ if limit != StopLimit::SOONEST => true,
+        Leaving::AtEnd => true,
+        // What was dropped as often as it may be runs to its end.
+        Leaving::Dropping => launch.yields_since(now.saturating_sub(2 * task)) >= MAX_REQUEUES,
+        Leaving::Switching => false,
     }
 }
 

@@ -329,8 +329,10 @@ pub trait DeviceView {
     /// ASPLOS 2015, section 3.3).
     ///
     /// It is known of launches whose duration is predicted, and whose block-tasks take more than twice as long as a stop; in the
-    /// first decision after a launch has come that does not need all SMs. Blocks tell when their block-tasks begin, so what was
-    /// seen last counts as now. In the simulator all block-tasks of a kernel are alike, and nothing is known.
+    /// first decision after a launch has come that does not need all SMs, if that has a latency limit or may have to wait for
+    /// ends of block-tasks: to look at them takes the host some time, in which the new launch does not start. Of an armed program,
+    /// whose decision was made ahead, nothing is known. Blocks tell when their block-tasks begin, so what was seen last counts as
+    /// now. In the simulator all block-tasks of a kernel are alike, and nothing is known.
     fn sm_yield_overhead(&self, _sm: u32) -> Duration {
         Duration::ZERO
     }

@@ -179,7 +179,7 @@ impl Costs {
     }
 
     /// Whether SMs are chosen by how far block-tasks are that take this time. It costs the host a look at the words of all blocks
-    /// ahead of a decision, which took 3 µs on an H100's host for two blocks on each SM, and gains up to half of a block-task where
+    /// ahead of a decision, which took 10 µs on an H200's host for two blocks on each SM, and gains up to half of a block-task where
     /// an SM is taken. Of shorter block-tasks that is less than what a stop takes on any SM.
     pub(crate) fn is_worth_a_look(&self, block_task: Duration) -> bool {
         block_task / 2 > self.whole_stop()

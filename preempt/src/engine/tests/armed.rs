@@ -74,6 +74,23 @@ fn what_a_gate_tells_is_what_the_policy_decides_after_the_release() {
 }
 
 #[test]
+fn what_a_gate_has_told_is_not_decided_anew_by_how_far_block_tasks_are() {
+    let mut world = World::new(SMS, 1, StaticPriority::new());
+    let predicted = Some(Duration::from_millis(100));
+    let victim = world.submit_asking(0, 1000, &[], Asks { predicted, ..Asks::default() });
+    assert!(world.cohorts[0].order.tells_progress);
+    let op = arm(&mut world, 1, &[2], &[]);
+    world.release(0);
+    world.engine.handle(world.now, Event::Release { op }, &mut world.actions);
+    assert!(world.engine.is_unsettled(world.now));
+    assert_eq!(world.engine.watched(world.now).count(), 0);
+    world.act();
+    world.run_out();
+    assert!(report(&mut world, op).is_some_and(|report| report.armed));
+    assert_eq!(tasks_done(&mut world, victim), Some(1000));
+}
+
+#[test]
 fn a_released_program_may_be_over_before_the_engine_hears_of_it() {
     let (mut world, victim) = with_victim();
     let op = arm(&mut world, 1, &[3, 2, 4], &[]);

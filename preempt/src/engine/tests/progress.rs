@@ -78,17 +78,16 @@ fn what_is_known_of_block_tasks_is_a_cost_in_one_decision() {
     for (leaving, expected) in cases {
         let (mut engine, seen, order) = engine(leaving);
         assert!(order.tells_progress);
-        assert_eq!(engine.watched().count(), 0, "nothing has come");
         let (mut actions, now) = (Vec::new(), Duration::ZERO);
+        assert_eq!(engine.watched(now).count(), 0, "nothing has come");
         engine.submit(now, submission(1, 1, spec(1)), &mut actions);
-        assert_eq!(engine.watched().collect::<Vec<_>>(), [order.queue]);
         // Two blocks on the first SM; of the last one nothing is known, and another is none of the device's.
         let tasks = running(&[(0, 50), (0, 100), (1, 100), (2, 200), (7, 300)]);
         engine.look(now, order.queue, &tasks);
         engine.settle(now, &mut actions);
         assert_eq!(seen.lock().expect("no panic").last(), Some(&expected.to_vec()), "{leaving:?}");
 
-        assert_eq!(engine.watched().count(), 0);
+        assert_eq!(engine.watched(now).count(), 0);
         take_in(&mut engine, 2, 2, spec(1));
         let seen = seen.lock().expect("no panic");
         assert_eq!((seen.len(), seen.last()), (3, Some(&vec![0; 4])), "not in the next one");
@@ -109,13 +108,58 @@ fn blocks_that_end_their_block_tasks_within_a_limit_cost_the_wait_for_the_last_o
     assert_eq!(seen.lock().expect("no panic").last(), Some(&vec![100, 180, 180, 0]));
 }
 
+/// Submits an urgent launch that needs one SM; whether the running one is looked at.
+fn is_watched(engine: &mut Engine, now: Duration, limit: Option<Duration>) -> bool {
+    let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
+    let mut actions = Vec::new();
+    engine.submit(now, Submission { urgency, ..submission(1, 1, spec(1)) }, &mut actions);
+    engine.watched(now).count() > 0
+}
+
+#[test]
+fn a_look_is_due_where_a_launch_may_wait_for_an_end_or_has_a_limit() {
+    let limit = Some(Duration::from_micros(30));
+    let cases = [
+        (Leaving::AtEnd, [true, true]),
+        (Leaving::Dropping, [false, true]),
+        (Leaving::Switching, [false, true]),
+    ];
+    for (leaving, expected) in cases {
+        let with = |limit| is_watched(&mut engine(leaving).0, Duration::ZERO, limit);
+        assert_eq!([with(None), with(limit)], expected, "{leaving:?}");
+    }
+}
+
+#[test]
+fn a_look_is_due_where_a_block_task_may_have_been_dropped_as_often_as_it_may() {
+    // When SMs were taken, the time of a block-task being 500 us, and then a launch comes.
+    let cases = [
+        (vec![], 0, false),
+        (vec![600], 700, false),
+        (vec![600, 700], 800, true),
+        (vec![600, 1500], 1600, true),
+        (vec![600, 1500], 1601, false),
+        (vec![100, 600, 1500], 1600, true),
+        (vec![100, 200, 1500], 1600, false),
+    ];
+    for (taken, then, expected) in cases {
+        let us = Duration::from_micros;
+        let (mut engine, _, order) = engine(Leaving::Dropping);
+        let op = engine.queues.heads().find(|head| head.0 == order.queue).map(|head| head.1);
+        let op = op.and_then(|op| engine.ops.get_mut(op)).and_then(|op| op.launch.as_mut());
+        let launch = op.expect("it runs");
+        taken.iter().for_each(|&at| launch.count_yield(us(at)));
+        assert_eq!(is_watched(&mut engine, us(then), None), expected, "{taken:?}, {then}");
+    }
+}
+
 #[test]
 fn nothing_is_watched_that_decides_nothing() {
-    let (mut engine, _, order) = engine(Leaving::Dropping);
+    let (mut engine, _, order) = engine(Leaving::AtEnd);
     let mut actions = Vec::new();
     // It needs all SMs.
     engine.submit(Duration::ZERO, submission(1, 1, spec(SMS)), &mut actions);
-    assert_eq!(engine.watched().count(), 0);
+    assert_eq!(engine.watched(Duration::ZERO).count(), 0);
     // Words of a queue that has no cohort, or that there is not.
     engine.look(Duration::ZERO, order.queue + 1, &running(&[(0, 1)]));
     engine.look(Duration::ZERO, u32::MAX, &running(&[(0, 1)]));

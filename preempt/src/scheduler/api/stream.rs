@@ -174,6 +174,9 @@ impl Stream {
     /// the next yield point or checkpoint. The rest is estimated by the kernel's longest block-task so far, and while none is
     /// known it does not fit. [`Stats::stops`](crate::stats::Stats::stops) counts stops that took longer, and the techniques.
     ///
+    /// With a limit, a launch that does not need all SMs takes those where that costs least
+    /// ([`sm_yield_overhead`](crate::policy::DeviceView::sm_yield_overhead)), which takes the host some 10 us to look up.
+    ///
     /// A limit of zero fits nothing: blocks end their block-tasks, and each stop counts as a violation. So does
     /// `Duration::MAX` without violations.
     ///

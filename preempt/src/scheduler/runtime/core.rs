@@ -422,7 +422,7 @@ impl Core {
     /// Tells the engine how far block-tasks are, if the next decision may depend on that.
     fn look(&mut self, now: Duration) {
         self.begun.clear();
-        for queue in self.engine.watched() {
+        for queue in self.engine.watched(now) {
             let told = self.begun.len();
             self.session.progress(queue, &mut self.begun);
             self.looks.push((queue, told..self.begun.len()));
