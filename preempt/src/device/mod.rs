@@ -122,7 +122,7 @@ use crate::vocabulary::Costs;
 
 mod allocation;
 mod backend;
-#[cfg(any(all(test, not(shuttle), not(loom)), feature = "fault-injection"))]
+#[cfg(any(all(test, not(shuttle)), feature = "fault-injection"))]
 pub mod conformance;
 mod control;
 mod cpu;
@@ -144,7 +144,7 @@ use backend::{
 };
 pub use backend::{RawStream, SignalPath};
 pub(crate) use control::{CohortEnd, Report, Session, shown_by};
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) use cpu::model;
 pub use cpu_layout::CpuLayout;
 #[cfg(feature = "fault-injection")]

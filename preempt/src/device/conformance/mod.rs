@@ -24,7 +24,7 @@ use crate::{Call, NoGrid};
 
 mod checks;
 mod memory;
-#[cfg(all(test, not(shuttle), not(loom)))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 
 /// The longest that a wait takes here. A lost wake-up takes as long.

@@ -93,7 +93,7 @@ impl Run {
     }
 
     /// Its first block-task, where it is a call of a program.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub fn first_task(&self) -> u32 {
         match self {
             Run::Plain(run) => run.call.as_ref().map_or(0, |call| call.first_task),

@@ -34,7 +34,7 @@ use crate::sync::{Mutex, thread};
 mod block;
 mod dispatch;
 mod memory;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) mod model;
 mod program;
 mod threads;

@@ -16,7 +16,7 @@ pub(super) struct QueuedCall {
     /// `None` if it is the only call, and its program says where it is.
     index: Option<usize>,
     /// Block-tasks of the calls before it.
-    #[cfg_attr(not(all(test, not(loom))), allow(dead_code, reason = "the model counts them"))]
+    #[cfg_attr(not(test), allow(dead_code, reason = "the model counts them"))]
     pub first_task: u32,
     /// Whether the program is over with it.
     pub is_last: bool,

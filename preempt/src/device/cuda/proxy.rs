@@ -12,8 +12,10 @@
 //! a place is kept free.
 //!
 //! No word is lost when a proxy leaves: it says so in the mailbox and looks at all words once more, and the host writes a
-//! word and then looks whether the proxy has left ([`carries`]). With a fence between the two on either side, one of them
+//! word and then looks whether the proxy has left (`carried.rs`). With a fence between the two on either side, one of them
 //! sees the other.
+
+mod carried;
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -34,11 +36,6 @@ use super::queues::{DeviceQueues, QUEUES};
 use super::streams::{BlockPriority, Stream};
 use crate::device::SignalPath;
 use crate::error::Error;
-
-#[cfg(all(test, loom))]
-use loom::sync::atomic::fence;
-#[cfg(not(all(test, loom)))]
-use std::sync::atomic::fence;
 
 /// One warp, in which each thread carries the word of one queue. The last thread reads which proxy has to end, and
 /// announces this one, and its leaving. A proxy that has to end carries nothing more. Of many blocks, the first on the SM
@@ -180,16 +177,6 @@ pub(super) struct Proxy {
     /// The number of the last proxy that is known to be over, while the next one is launched behind it.
     over: AtomicU32,
     _code: Code,
-}
-
-/// Gives the proxy of this number a word, by `put`. Returns whether it carries the word; otherwise it has left, as `left`
-/// says, and may have carried it.
-fn carries(put: impl FnOnce(), left: impl FnOnce() -> u32, number: u32) -> bool {
-    put();
-    // Sequentially consistent, like the proxy's between its notice and its last look: without them, both the notice and the
-    // word could be in a store buffer while each side looks for the other's.
-    fence(Ordering::SeqCst);
-    left() != number
 }
 
 #[derive(Debug, Default)]
@@ -454,7 +441,7 @@ impl Proxy {
         let mut state = lock(&self.state);
         // Always written, so that the proxy never finds a word older than the blocks' own.
         let put = || self.word(queue as usize).store(signal.to_bits(), Ordering::Relaxed);
-        if !carries(put, || self.number(LEFT), state.number) {
+        if !carried::carries(put, || self.number(LEFT), state.number) {
             self.see_leaving(&mut state);
         }
         if state.live && !state.there && self.number(THERE) == state.number {
@@ -554,31 +541,6 @@ fn text() -> String {
         .replace("ANY_SM", &ANY_SM.to_string());
     let entries = [FIRST, NEXT[0], NEXT[1]].map(|name| entry.replace("NAME", name)).concat();
     format!(".version 7.0\n.target sm_80\n.address_size 64\n{entries}")
-}
-
-#[cfg(all(test, loom))]
-mod model {
-    use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-    use loom::thread;
-
-    /// The last look of a thread of the proxy, after the notice of the last thread. A barrier is between the two.
-    #[test]
-    fn no_word_is_lost_when_the_proxy_leaves() {
-        loom::model(|| {
-            let words = Arc::new((AtomicU64::new(0), AtomicU32::new(0)));
-            let device = words.clone();
-            let proxy = thread::spawn(move || {
-                device.1.store(1, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
-                device.0.load(Ordering::Relaxed)
-            });
-            let put = || words.0.store(7, Ordering::Relaxed);
-            let carries = super::carries(put, || words.1.load(Ordering::Relaxed), 1);
-            let carried = proxy.join().expect("no panic");
-            assert!(!carries || carried == 7, "the host takes the word for carried");
-        });
-    }
 }
 
 #[cfg(test)]

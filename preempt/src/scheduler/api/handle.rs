@@ -428,7 +428,7 @@ impl<T> fmt::Debug for Handle<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -35,7 +35,7 @@ use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueIndex};
 mod accounting;
 mod batching;
 mod execute;
-#[cfg(all(test, not(any(shuttle, loom))))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 
 /// What a panic in a kernel costs where it ends the device.
