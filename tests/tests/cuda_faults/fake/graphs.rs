@@ -164,16 +164,19 @@ impl Work {
                 // Mostly zeros, and tens of megabytes of them.
                 let same = bytes.iter().all(|byte| *byte == bytes[0]);
                 let row = if same { Vec::new() } else { bytes.repeat(width) };
-                for to in (0..height).map(|index| (to + index * pitch) as *mut u8) {
-                    // SAFETY: it was looked at.
-                    unsafe {
-                        match (unit, width) {
-                            // Devices are opened with millions of rows like these.
-                            (1, 1) => to.write(value as u8),
-                            (2, 1) => to.cast::<u16>().write_unaligned(value as u16),
-                            (4, 1) => to.cast::<u32>().write_unaligned(value),
-                            _ if same => ptr::write_bytes(to, bytes[0], unit * width),
-                            _ => ptr::copy_nonoverlapping(row.as_ptr(), to, row.len()),
+                let rows = (0..height).map(|index| (to + index * pitch) as *mut u8);
+                // SAFETY: each was looked at.
+                unsafe {
+                    // Devices are opened with millions of rows of one unit.
+                    match (unit, width) {
+                        (1, 1) => rows.for_each(|to| to.write(value as u8)),
+                        (2, 1) => {
+                            rows.for_each(|to| to.cast::<u16>().write_unaligned(value as u16))
+                        }
+                        (4, 1) => rows.for_each(|to| to.cast::<u32>().write_unaligned(value)),
+                        _ if same => rows.for_each(|to| to.write_bytes(bytes[0], unit * width)),
+                        _ => {
+                            rows.for_each(|to| to.copy_from_nonoverlapping(row.as_ptr(), row.len()))
                         }
                     }
                 }

@@ -238,6 +238,33 @@ fn around_pages(range: Range<usize>) -> [Range<usize>; 2] {
     [range.start..pages.start, pages.end..range.end]
 }
 
+/// Copies memory that the caller has looked at. Where there are zeros alone, whole pages are given back instead: most copies are
+/// from one page of zeros, to device memory that is not touched before it is used.
+pub fn copy(to: usize, from: usize, bytes: usize) {
+    let target = to..to + bytes;
+    // SAFETY: the caller has looked.
+    let source = || unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
+    let whole = pages(&target);
+    if whole.is_empty() || !is_zero(source()) {
+        // SAFETY: both are allocated, and do not overlap.
+        return unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+    }
+    for end in around_pages(target) {
+        // SAFETY: within what is written.
+        unsafe { ptr::write_bytes(end.start as *mut u8, 0, end.len()) };
+    }
+    // SAFETY: pages of this process alone, which are zero when they are touched next.
+    unsafe {
+        rustix::mm::madvise(whole.start as *mut _, whole.len(), rustix::mm::Advice::LinuxDontNeed)
+    }
+    .expect("pages of this process");
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROS: [u8; FILLED] = [0; FILLED];
+    bytes.chunks(FILLED).all(|chunk| chunk == &ZEROS[..chunk.len()])
+}
+
 /// Takes freed host memory from everything that may use it yet: an access to one of its pages ends the process, whose
 /// signal is what the case is told by. What shares pages with other memory is filled.
 fn close(range: Range<usize>) {

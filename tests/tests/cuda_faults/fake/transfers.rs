@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 
-use super::memory::{Kind, sample, state};
+use super::memory::{self, Kind, sample, state};
 use super::{Code, FakeStream, INVALID_VALUE};
 
 /// Where the host's sides of copies start, in the order of the calls.
@@ -47,8 +47,7 @@ impl FakeStream {
             if queued.is_some_and(|queued| queued != sample(from, bytes)) {
                 state.violation(format!("{what}: the host changed what was being copied"));
             }
-            // SAFETY: both are allocated, and do not overlap.
-            unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+            memory::copy(to, from, bytes);
         })
     }
 
