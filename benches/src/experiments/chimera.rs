@@ -76,6 +76,9 @@ ANTT and STP are by the median time alone, plain, and for the ceiling by the tim
   is higher, as a part; means over all pairs, and `lud_..` over those of LUD. `.._ceiling` is the
   same of the ceiling. `over_ceiling`: the lowest ratio of a mean to that of the ceiling, of the
   four means of ANTT and of STP, the latter with 1 added.
+- `with_checkpoints_over_without`: how much longer a program takes alone with checkpoints than with
+  yield points in their places, a ratio; `with_checkpoints_over_without_max` the largest. `lost` is
+  by the rate with yield points in all arms, so it has this cost in it.
 - `wrong`: how often the outputs of a program were not those of an undisturbed run; they are
   compared after each part of an arm and each run of a pair. `drains`, `drops` and `switches` are
   blocks of the programs, over the whole suite.
@@ -165,6 +168,8 @@ fn summary(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Value {
         "throughput_lost_flush_beside_half": lost_beside_half(Arm::Flush),
         "throughput_lost_switch_beside_half": lost_beside_half(Arm::Switch),
         "throughput_lost_drain_beside_half": lost_beside_half(Arm::Drain),
+        "with_checkpoints_over_without_max":
+            of(chosen).filter_map(Row::cost_of_checkpoints).reduce(f64::max),
         "pairs": pairs.len(),
         "wrong": site.wrong,
         "drains": stops.drained,
@@ -259,6 +264,7 @@ fn push_row(rows: &mut Rows, periodic: &Periodic, row: &Row) {
         "latency_max_us": max.map(microseconds),
         "throughput_lost": lost,
         "throughput_lost_beside_half": beside_half,
+        "with_checkpoints_over_without": row.cost_of_checkpoints(),
         "drained": stops.map(|stops| stops.drained),
         "requeued": stops.map(|stops| stops.requeued),
         "switched": stops.map(|stops| stops.switched),

@@ -234,6 +234,8 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
             let keys = ["runs", "tasks", "late", "throughput_lost", "throughput_lost_beside_half"];
             assert_numbers(row, &keys);
             assert_numbers(row, &["stops", "drained", "requeued", "switched", "work_dropped_us"]);
+            let saves = row["form"] == "checkpoints";
+            assert_eq!(row["with_checkpoints_over_without"].is_number(), saves, "{row}");
         }
     }
     // With `--quick` those of LUD alone.
@@ -252,6 +254,7 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
     let keys = ["throughput_lost_mean", "throughput_lost_flush", "throughput_lost_drain"];
     assert_numbers(summary, &keys);
     assert_numbers(summary, &["antt_gain", "stp_gain", "over_ceiling", "drops", "switches"]);
+    assert_numbers(summary, &["with_checkpoints_over_without_max"]);
     assert_numbers(
         summary,
         &["drains", "end_to_end_late", "end_to_end_beyond_floor", "floor_p998_us"],

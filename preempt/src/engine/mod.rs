@@ -63,8 +63,8 @@ pub(crate) use pace::{Did, Lead, Next, Pace, ToDo};
 use planning::Decider;
 pub(crate) use precedence::{Kind, Waiting, goes_first};
 use program::Program;
-use progress::Progress;
-pub(crate) use progress::{Leaving, Running};
+use progress::SmCosts;
+pub(crate) use progress::{Leaving, Running, Told};
 use queues::DeviceQueues;
 use recorder::Observers;
 pub(crate) use recorder::Recorded;
@@ -96,9 +96,9 @@ pub(crate) struct Engine {
     agenda: Agenda,
     /// The policy and its plan. Only `planning.rs` and `opaque.rs`, which plans that nothing runs, write it.
     decider: Decider,
-    /// What is known of block-tasks that run. `progress.rs` writes it; `mod.rs` says that a launch has come, `planning.rs` that a
-    /// decision was made.
-    progress: Progress,
+    /// What it costs to take SMs. `progress.rs` writes it; `mod.rs` says that a launch has come, `planning.rs` that a decision was
+    /// made.
+    sm_costs: SmCosts,
     /// Opaque work. Only `opaque.rs` writes it.
     opaque: Pieces,
     /// Kept for its capacity by `urgency.rs`.
@@ -132,7 +132,7 @@ impl Engine {
             launches: Launches::default(),
             agenda: Agenda::default(),
             decider: Decider::new(policy),
-            progress: Progress::default(),
+            sm_costs: SmCosts::default(),
             opaque: Pieces::default(),
             inheritance: Inheritance::default(),
             observers: Observers::default(),
@@ -341,7 +341,7 @@ impl Engine {
                 // A gate that was opened has told others already where SMs are taken from them.
                 let is_unplaced = handover.is_empty() && !launch.early;
                 if is_unplaced && launch.spec.may_leave_sms(self.ledger.sms()) {
-                    self.progress.came(key);
+                    self.sm_costs.came(key);
                 }
                 if launch.early {
                     // Its blocks stay where they are until the policy has decided.

@@ -8,7 +8,8 @@ use slotmap::SlotMap;
 use super::launch::{Launch, State};
 use super::ledger::{Ledger, count, intersection};
 use super::program::following;
-use super::{Action, Engine, Op, Progress, Refusal, arrival};
+use super::progress::{Look, Looks};
+use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
 use crate::vocabulary::{Costs, LaunchId, OpKey};
@@ -94,8 +95,13 @@ impl Engine {
         self.agenda.unsettled || self.agenda.wake.is_some_and(|wake| wake <= now)
     }
 
-    /// Asks the policy for a plan, if something changed, and acts on it.
+    /// Asks the policy for a plan, if something changed, and acts on it. Nothing is read of block-tasks that run.
     pub fn settle(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.settle_by(now, &|_| Vec::new(), actions);
+    }
+
+    /// The same, where it can be read how far block-tasks are.
+    pub fn settle_by(&mut self, now: Duration, look: &Look<'_>, actions: &mut Vec<Action>) {
         self.agenda.unsettled = self.is_unsettled(now);
         let told = actions.len();
         let is_asked = self.agenda.unsettled;
@@ -111,7 +117,7 @@ impl Engine {
                 self.drain(now, actions);
                 continue;
             }
-            if let Err(reason) = self.make_plan(now) {
+            if let Err(reason) = self.make_plan(now, look) {
                 self.replace_policy(now, reason);
                 continue;
             }
@@ -127,10 +133,11 @@ impl Engine {
                     wakes.map(|wake| wake.max(now + self.costs.shortest_wait())).min();
             }
         }
-        self.progress.forget();
+        let looked = self.sm_costs.forget();
         if let Some(recorder) = &mut self.observers.recorder
             && (is_asked || actions.len() > told)
         {
+            looked.iter().for_each(|(queue, running)| recorder.looked(now, *queue, running));
             recorder.settled(now, &actions[told..]);
         }
     }
@@ -153,8 +160,8 @@ impl Engine {
 
     /// Whether the policy takes a launch.
     pub(super) fn admits(&mut self, now: Duration, arrival: &Arrival) -> bool {
-        let Engine { ops, ledger, costs, progress, decider, .. } = self;
-        let view = View { now, ops, ledger, costs, progress };
+        let Engine { ops, ledger, costs, decider, .. } = self;
+        let view = View { now, ops, ledger, costs, looks: None };
         let policy = &mut decider.policy;
         match caught(|| policy.admits(now, arrival, &view)) {
             Ok(admits) => admits,
@@ -168,8 +175,8 @@ impl Engine {
     /// The plan that the policy would make if a launch arrived now; nothing is granted where it cannot tell.
     pub(super) fn foresee(&mut self, now: Duration, launch: Arrival) -> Plan {
         let mut plan = Plan::default();
-        let Engine { ops, ledger, costs, progress, decider, .. } = self;
-        let view = View { now, ops, ledger, costs, progress };
+        let Engine { ops, ledger, costs, decider, .. } = self;
+        let view = View { now, ops, ledger, costs, looks: None };
         let policy = &mut decider.policy;
         if let Err(message) = caught(|| policy.foresee(now, launch, &view, &mut plan)) {
             self.replace_policy(now, format!("it panicked: {message}"));
@@ -179,11 +186,14 @@ impl Engine {
     }
 
     /// Asks the policy for a plan, and refuses it if it breaks the contract.
-    fn make_plan(&mut self, now: Duration) -> Result<(), String> {
+    fn make_plan(&mut self, now: Duration, look: &Look<'_>) -> Result<(), String> {
         let mut plan = std::mem::take(&mut self.decider.plan);
         plan.clear();
-        let Engine { ops, ledger, costs, progress, decider, .. } = self;
-        let view = View { now, ops, ledger, costs, progress };
+        let newcomer = self.sm_costs.newcomer();
+        let limit = newcomer.map_or(StopLimit::SOONEST, |newcomer| self.limit(newcomer));
+        let Engine { ops, ledger, costs, sm_costs, queues, decider, .. } = self;
+        let looks = Some(Looks { known: sm_costs, queues, look, limit });
+        let view = View { now, ops, ledger, costs, looks };
         let policy = &mut decider.policy;
         let answer = caught(|| policy.assign(now, &view, &mut plan));
         self.decider.plan = plan;
@@ -443,7 +453,8 @@ struct View<'a> {
     ops: &'a SlotMap<OpKey, Op>,
     ledger: &'a Ledger,
     costs: &'a Costs,
-    progress: &'a Progress,
+    /// In a decision.
+    looks: Option<Looks<'a>>,
 }
 
 impl View<'_> {
@@ -526,6 +537,7 @@ impl DeviceView for View<'_> {
     }
 
     fn sm_yield_overhead(&self, sm: u32) -> Duration {
-        self.progress.cost(sm)
+        let looks = self.looks.as_ref();
+        looks.map_or(Duration::ZERO, |looks| looks.cost(self.now, self.ops, self.ledger, sm))
     }
 }

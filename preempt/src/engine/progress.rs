@@ -2,15 +2,20 @@
 //!
 //! Chimera's estimates (Park, Park and Mahlke, ASPLOS 2015, section 3.2): to end a block-task takes the SM for what is left of it,
 //! and to drop it costs what it has done. Blocks of long block-tasks post when each begins. Where a launch has come that does not
-//! need all SMs, the host reads these words ahead of the decision, if they may be worth the time that the launch loses by that.
+//! need all SMs, and the policy asks what they cost, the host reads these words, if they may be worth the time that the launch
+//! loses by that.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use preempt_device::abi::StopLimit;
 use preempt_device::worker::MAX_REQUEUES;
 use preempt_device::yields::LATE;
 use serde::{Deserialize, Serialize};
+use slotmap::SlotMap;
 
+use super::ledger::Ledger;
+use super::queues::DeviceQueues;
 use super::{Engine, Launch, Op};
 use crate::vocabulary::{LaunchId, OpKey, QueueIndex};
 
@@ -36,13 +41,23 @@ pub(crate) struct Running {
     pub is_spent: bool,
 }
 
-/// What is known of block-tasks that run, for one decision.
+/// Reads what the blocks of the first cohorts in these queues have told of the block-tasks that they run.
+pub(crate) type Look<'a> = dyn Fn(&[QueueIndex]) -> Vec<Told> + 'a;
+
+/// What the first cohort of a queue runs.
+pub(crate) type Told = (QueueIndex, Vec<Running>);
+
+/// What it costs to take SMs, for one decision.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct SmCosts {
     /// The launch that has come since the last decision, and does not need all SMs.
     newcomer: Option<OpKey>,
-    /// What it costs to take each SM. Empty if nothing is known.
-    costs: Vec<Cost>,
+    /// What blocks have told, once the policy has asked for what that makes SMs cost.
+    told: OnceCell<Vec<Told>>,
+    /// Whether that is in the recording.
+    is_recorded: bool,
+    /// The cost of each SM, once the policy has asked. Empty if nothing is known.
+    costs: OnceCell<Vec<Cost>>,
 }
 
 /// What it costs to take an SM.
@@ -54,67 +69,102 @@ struct Cost {
     drops: Duration,
 }
 
-impl Progress {
+impl SmCosts {
     /// Notes that the policy was told of a launch.
     pub fn came(&mut self, launch: OpKey) {
         self.newcomer = Some(launch);
     }
 
-    /// Forgets what is known, because a decision was made.
-    pub fn forget(&mut self) {
-        self.newcomer = None;
-        self.costs.clear();
+    pub fn newcomer(&self) -> Option<OpKey> {
+        self.newcomer
     }
 
-    /// What it costs to take an SM, as far as that is known.
-    pub fn cost(&self, sm: u32) -> Duration {
-        self.costs.get(sm as usize).map_or(Duration::ZERO, |cost| cost.ends + cost.drops)
+    /// Forgets what is known, because a decision was made. Returns what blocks have told and no recording has.
+    pub fn forget(&mut self) -> Vec<Told> {
+        let SmCosts { told, is_recorded, .. } = std::mem::take(self);
+        told.into_inner().filter(|_| !is_recorded).unwrap_or_default()
     }
 }
 
-impl Engine {
-    /// The queues whose blocks tell how far they are, if the next decision is to depend on that.
-    pub fn watched(&self, now: Duration) -> impl Iterator<Item = QueueIndex> {
-        let newcomer = self.progress.newcomer.filter(|_| self.agenda.unsettled);
-        let limit = newcomer.map(|newcomer| self.limit(newcomer));
-        let heads = limit.map(|limit| self.queues.heads().map(move |head| (head, limit)));
-        heads.into_iter().flatten().filter_map(move |((queue, op, slot), limit)| {
-            let launch = self.ops.get(op)?.launch.as_ref()?;
-            let tells = launch.cohorts[slot].as_ref().is_some_and(|cohort| cohort.tells_progress);
-            let task = launch.spec.block_task(self.ledger.sms())?;
-            let is_watched = tells && !launch.range.is_empty();
-            (is_watched && is_look_due(launch, task, limit, now)).then_some(queue)
-        })
+/// The costs of SMs, as a policy asks for them in a decision: what blocks have told is read when it first asks, and not where SMs
+/// are free or it goes by something else.
+pub(super) struct Looks<'a> {
+    pub known: &'a SmCosts,
+    pub queues: &'a DeviceQueues,
+    pub look: &'a Look<'a>,
+    /// The time in which blocks leave SMs for the newcomer.
+    pub limit: StopLimit,
+}
+
+impl Looks<'_> {
+    /// What it costs to take an SM, as far as that is known.
+    pub fn cost(
+        &self,
+        now: Duration,
+        ops: &SlotMap<OpKey, Op>,
+        ledger: &Ledger,
+        sm: u32,
+    ) -> Duration {
+        let costs = self.known.costs.get_or_init(|| {
+            let told = self.known.told.get_or_init(|| {
+                let queues = self.watched(now, ops, ledger.sms());
+                if queues.is_empty() { Vec::new() } else { (self.look)(&queues) }
+            });
+            self.costs(told, ops, ledger)
+        });
+        costs.get(sm as usize).map_or(Duration::ZERO, |cost| cost.ends + cost.drops)
     }
 
-    /// Takes in what the first cohort of a queue runs, for the next decision.
-    pub fn look(&mut self, now: Duration, queue: QueueIndex, running: &[Running]) {
-        let sms = self.ledger.sms();
-        let head = self.queues.heads().find(|&(other, ..)| other == queue);
-        if let Some((_, key, _)) = head
-            && let Some(Op { launch: Some(launch), .. }) = self.ops.get(key)
-            && let Some(task) = launch.spec.block_task(sms)
-        {
-            let leaving = launch.spec.leaving;
-            let limit = self.progress.newcomer.map_or(StopLimit::SOONEST, |of| self.limit(of));
-            let (range, owners) = (self.queues.range(queue), self.ledger.owners());
-            let costs = &mut self.progress.costs;
-            costs.resize(sms as usize, Cost::default());
-            for &Running { sm, since, is_spent } in running {
-                // What blocks on other SMs have told is of block-tasks that they have left.
-                if range.contains(sm) && owners.get(sm as usize) == Some(&Some(LaunchId(key))) {
-                    let Cost { ends, drops } = &mut costs[sm as usize];
-                    match stop_of(leaving, task, (since, is_spent), limit) {
-                        // Blocks wait at the same time.
-                        Stop::Ends(rest) => *ends = rest.max(*ends),
-                        Stop::Drops(work) => *drops += work,
+    /// The queues whose blocks tell how far they are, if the decision is to depend on that.
+    fn watched(&self, now: Duration, ops: &SlotMap<OpKey, Op>, sms: u32) -> Vec<QueueIndex> {
+        let heads = self.known.newcomer.map(|_| self.queues.heads());
+        let is_watched = |(queue, op, slot): (QueueIndex, OpKey, usize)| {
+            let launch = ops.get(op)?.launch.as_ref()?;
+            let tells = launch.cohorts[slot].as_ref().is_some_and(|cohort| cohort.tells_progress);
+            let task = launch.spec.block_task(sms)?;
+            let is_watched = tells && !launch.range.is_empty();
+            (is_watched && is_look_due(launch, task, self.limit, now)).then_some(queue)
+        };
+        heads.into_iter().flatten().filter_map(is_watched).collect()
+    }
+
+    fn costs(&self, told: &[Told], ops: &SlotMap<OpKey, Op>, ledger: &Ledger) -> Vec<Cost> {
+        let sms = ledger.sms();
+        let mut costs = vec![Cost::default(); if told.is_empty() { 0 } else { sms as usize }];
+        for (queue, running) in told {
+            if let Some((_, key, _)) = self.queues.heads().find(|head| head.0 == *queue)
+                && let Some(Op { launch: Some(launch), .. }) = ops.get(key)
+                && let Some(task) = launch.spec.block_task(sms)
+            {
+                let leaving = launch.spec.leaving;
+                let (range, owners) = (self.queues.range(*queue), ledger.owners());
+                for &Running { sm, since, is_spent } in running {
+                    // What blocks on other SMs have told is of block-tasks that they have left.
+                    if range.contains(sm) && owners.get(sm as usize) == Some(&Some(LaunchId(key))) {
+                        let Cost { ends, drops } = &mut costs[sm as usize];
+                        match stop_of(leaving, task, (since, is_spent), self.limit) {
+                            // Blocks wait at the same time.
+                            Stop::Ends(rest) => *ends = rest.max(*ends),
+                            Stop::Drops(work) => *drops += work,
+                        }
                     }
                 }
             }
         }
+        costs
+    }
+}
+
+impl Engine {
+    /// Takes in what the first cohort of a queue runs, as it was read for the next decision.
+    pub fn look(&mut self, now: Duration, queue: QueueIndex, running: Vec<Running>) {
         if let Some(recorder) = &mut self.observers.recorder {
-            recorder.looked(now, queue, running);
+            recorder.looked(now, queue, &running);
         }
+        let mut told = self.sm_costs.told.take().unwrap_or_default();
+        told.push((queue, running));
+        self.sm_costs.told = OnceCell::from(told);
+        self.sm_costs.is_recorded = true;
     }
 }
 

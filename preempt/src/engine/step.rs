@@ -196,7 +196,7 @@ impl Step {
                     since: Duration::from_nanos(since),
                     is_spent,
                 });
-                engine.look(now, *queue, &running.collect::<Vec<_>>());
+                engine.look(now, *queue, running.collect());
             }
             Input::Settle { .. } => engine.settle(now, &mut actions),
             input => engine.handle(now, input.event()?, &mut actions),

@@ -330,9 +330,10 @@ pub trait DeviceView {
     ///
     /// It is known of launches whose duration is predicted, and whose block-tasks take more than twice as long as a stop; in the
     /// first decision after a launch has come that does not need all SMs, if that has a latency limit or may have to wait for
-    /// ends of block-tasks: to look at them takes the host some time, in which the new launch does not start. Of an armed program,
-    /// whose decision was made ahead, nothing is known. Blocks tell when their block-tasks begin, so what was seen last counts as
-    /// now. In the simulator all block-tasks of a kernel are alike, and nothing is known.
+    /// ends of block-tasks: to look at them takes the host some 10 us, in which the new launch does not start, and is done when the
+    /// policy first asks in [`assign`](Policy::assign). Of an armed program, whose decision was made ahead, nothing is known. Blocks
+    /// tell when their block-tasks begin, so what was seen last counts as now. In the simulator all block-tasks of a kernel are
+    /// alike, and nothing is known.
     fn sm_yield_overhead(&self, _sm: u32) -> Duration {
         Duration::ZERO
     }

@@ -152,6 +152,8 @@ pub struct Row {
     /// The program alone, and beside a task that holds half of the SMs all the time.
     pub alone: Rate,
     pub beside_half: Rate,
+    /// The form with checkpoints alone, if there is one.
+    alone_saving: Rate,
 }
 
 /// Runs in some time.
@@ -250,7 +252,10 @@ fn beside(
     // The first run of a process is slow.
     run(site, program, 1, "alone")?;
     let once = run(site, program, 1, "alone")?.max(Duration::from_micros(1));
-    let (mut alone, mut beside_half) = (Rate::default(), Rate::default());
+    if let Some(saving) = &switched {
+        run(site, saving, 1, "alone")?;
+    }
+    let [mut alone, mut alone_saving, mut beside_half] = [Rate::default(); 3];
     let mut found: Vec<(Arm, Found)> = Arm::all().map(|arm| (arm, Found::default())).collect();
     let rounds = bench.amount(1, ROUNDS);
     for _ in 0..rounds {
@@ -262,6 +267,10 @@ fn beside(
         let runs = runs_in(bench.amount(QUICK_PERIODS, PERIODS));
         program.poison()?;
         alone.add(runs, run(site, program, runs, "alone")?);
+        if let Some(saving) = &switched {
+            saving.poison()?;
+            alone_saving.add(runs, run(site, saving, runs, "alone")?);
+        }
         program.poison()?;
         let window = period * bench.amount(QUICK_PERIODS, PERIODS) / rounds;
         let mut rerun = Rerun::new(&stream, program.steps(), Preemption::Preemptible);
@@ -295,6 +304,7 @@ fn beside(
             form: of_arm.map_or(form, |(_, form)| form),
             alone,
             beside_half,
+            alone_saving,
         }
     });
     Ok(rows.collect())
@@ -508,6 +518,13 @@ impl Rate {
 }
 
 impl Row {
+    /// How much longer the program takes with checkpoints than without, when nothing preempts it: a ratio, for arms that run that
+    /// form.
+    pub fn cost_of_checkpoints(&self) -> Option<f64> {
+        (self.form == Form::Checkpoints).then_some(())?;
+        Some(self.alone.per_second()? / self.alone_saving.per_second()?)
+    }
+
     /// The throughput lost, where an SM that the task has costs the program its even part of the rate alone.
     pub fn lost(&self, periodic: &Periodic) -> Option<f64> {
         let rate = self.alone.per_second()?;

@@ -393,23 +393,19 @@ fn blocks_tell_how_far_they_are(rig: &mut Rig<'_>) {
     // The cohort is out when its end is taken in, below.
     while begun.len() < order.blocks as usize {
         assert!(start.elapsed() < LIMIT, "{} of {} blocks have told", begun.len(), order.blocks);
-        begun.clear();
-        rig.session.progress(0, &mut begun);
+        begun = rig.session.told(0);
     }
     let sms = rig.device.properties().sms;
     assert!(begun.iter().all(|begun| begun.sm < sms), "{begun:?}");
     rig.cohort_out(&mut launch);
     rig.retire(&launch, true);
-    begun.clear();
-    rig.session.progress(0, &mut begun);
-    assert_eq!(begun, [], "no cohort is there");
+    assert_eq!(rig.session.told(0), [], "no cohort is there");
 
     // What the last cohort has left there is not told of a cohort that tells nothing, ..
     let mut launch = rig.yielding(rig.workers());
     let order = rig.order(&launch, 0);
     rig.launch(&launch, &order);
-    rig.session.progress(0, &mut begun);
-    assert_eq!(begun, []);
+    assert_eq!(rig.session.told(0), []);
     rig.cohort_out(&mut launch);
     rig.retire(&launch, true);
 
@@ -420,8 +416,7 @@ fn blocks_tell_how_far_they_are(rig: &mut Rig<'_>) {
     let order = rig.order(&launch, 0);
     let order = super::CohortOrder { gated: true, tells_progress: true, ..order };
     rig.launch(&launch, &order);
-    rig.session.progress(0, &mut begun);
-    assert_eq!(begun, []);
+    assert_eq!(rig.session.told(0), []);
     backend.open_gate(Gate::of(&order));
     while launch.done < 1 {
         // The gate may have been there for as long as it waits.

@@ -486,16 +486,15 @@ impl Session {
         })
     }
 
-    /// Appends what the blocks of the first cohort in a queue have told of the block-tasks that they run. Nothing waits for it.
-    pub fn progress(&self, queue: QueueIndex, begun: &mut Vec<Begun>) {
-        let Some(first) = self.out.iter().find(|out| out.order.queue == queue) else { return };
-        if first.mark > 0 {
-            let words = self.device.backend.control().progress(queue);
-            // SAFETY: the device keeps `MAX_PROGRESS` words for each queue until its next scheduler.
-            let words = unsafe { std::slice::from_raw_parts(words, MAX_PROGRESS) };
-            let blocks = &words[..first.order.blocks as usize];
-            begun.extend(blocks.iter().filter_map(|word| word.read(first.mark)));
-        }
+    /// What the blocks of the first cohort in a queue have told of the block-tasks that they run. Nothing waits for it.
+    pub fn told(&self, queue: QueueIndex) -> Vec<Begun> {
+        let first = self.out.iter().find(|out| out.order.queue == queue);
+        let Some(first) = first.filter(|first| first.mark > 0) else { return Vec::new() };
+        let words = self.device.backend.control().progress(queue);
+        // SAFETY: the device keeps `MAX_PROGRESS` words for each queue until its next scheduler.
+        let words = unsafe { std::slice::from_raw_parts(words, MAX_PROGRESS) };
+        let blocks = &words[..first.order.blocks as usize];
+        blocks.iter().filter_map(|word| word.read(first.mark)).collect()
     }
 
     /// A cohort behind a gate, which is in its queue from now on.

@@ -1,5 +1,7 @@
 //! Armed programs: a gate before their first launch, and what it tells when it is opened.
 
+use std::cell::Cell;
+
 use super::world::{Asked, Asks, QUEUES, World};
 use super::*;
 use crate::policy::{Arrival, DeviceView, FairShare, Fifo};
@@ -82,8 +84,13 @@ fn what_a_gate_has_told_is_not_decided_anew_by_how_far_block_tasks_are() {
     let op = arm(&mut world, 1, &[2], &[]);
     world.release(0);
     world.engine.handle(world.now, Event::Release { op }, &mut world.actions);
-    assert!(world.engine.is_unsettled(world.now));
-    assert_eq!(world.engine.watched(world.now).count(), 0);
+    let is_read = Cell::new(false);
+    let look = |_: &[QueueIndex]| -> Vec<Told> {
+        is_read.set(true);
+        Vec::new()
+    };
+    world.engine.settle_by(world.now, &look, &mut world.actions);
+    assert!(!is_read.get());
     world.act();
     world.run_out();
     assert!(report(&mut world, op).is_some_and(|report| report.armed));

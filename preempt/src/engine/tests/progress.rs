@@ -1,5 +1,6 @@
 //! How far block-tasks are, as policies see it.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use super::races::{spec, submission};
@@ -60,6 +61,17 @@ fn take_in(engine: &mut Engine, stream: u32, priority: i32, spec: LaunchSpec) ->
     actions
 }
 
+/// Decides, where this can be read; the queues that were looked at.
+fn decide(engine: &mut Engine, now: Duration, tasks: &[(u32, u64)]) -> Vec<QueueIndex> {
+    let looked = RefCell::default();
+    let look = |queues: &[QueueIndex]| -> Vec<Told> {
+        looked.replace(queues.to_vec());
+        queues.iter().map(|&queue| (queue, running(tasks))).collect()
+    };
+    engine.settle_by(now, &look, &mut Vec::new());
+    looked.into_inner()
+}
+
 fn running(of: &[(u32, u64)]) -> Vec<Running> {
     let running =
         |&(sm, since)| Running { sm, since: Duration::from_micros(since), is_spent: false };
@@ -78,16 +90,16 @@ fn what_is_known_of_block_tasks_is_a_cost_in_one_decision() {
     for (leaving, expected) in cases {
         let (mut engine, seen, order) = engine(leaving);
         assert!(order.tells_progress);
-        let (mut actions, now) = (Vec::new(), Duration::ZERO);
-        assert_eq!(engine.watched(now).count(), 0, "nothing has come");
-        engine.submit(now, submission(1, 1, spec(1)), &mut actions);
+        // With a limit that no rest fits, a look is due of all.
+        let limit = Some(Duration::from_micros(1));
+        let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
+        let submission = Submission { urgency, ..submission(1, 1, spec(1)) };
+        engine.submit(Duration::ZERO, submission, &mut Vec::new());
         // Two blocks on the first SM; of the last one nothing is known, and another is none of the device's.
-        let tasks = running(&[(0, 50), (0, 100), (1, 100), (2, 200), (7, 300)]);
-        engine.look(now, order.queue, &tasks);
-        engine.settle(now, &mut actions);
+        let tasks = [(0, 50), (0, 100), (1, 100), (2, 200), (7, 300)];
+        assert_eq!(decide(&mut engine, Duration::ZERO, &tasks), [order.queue]);
         assert_eq!(seen.lock().expect("no panic").last(), Some(&expected.to_vec()), "{leaving:?}");
 
-        assert_eq!(engine.watched(now).count(), 0);
         take_in(&mut engine, 2, 2, spec(1));
         let seen = seen.lock().expect("no panic");
         assert_eq!((seen.len(), seen.last()), (3, Some(&vec![0; 4])), "not in the next one");
@@ -96,24 +108,23 @@ fn what_is_known_of_block_tasks_is_a_cost_in_one_decision() {
 
 #[test]
 fn blocks_that_end_their_block_tasks_within_a_limit_cost_the_wait_for_the_last_one() {
-    let (mut engine, seen, order) = engine(Leaving::Dropping);
-    let (mut actions, now) = (Vec::new(), Duration::ZERO);
+    let (mut engine, seen, _) = engine(Leaving::Dropping);
     let limit = Some(Duration::from_micros(120));
     let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
-    engine.submit(now, Submission { urgency, ..submission(1, 1, spec(1)) }, &mut actions);
+    let submission = Submission { urgency, ..submission(1, 1, spec(1)) };
+    engine.submit(Duration::ZERO, submission, &mut Vec::new());
     // Of 500 us, the rest of some is within the limit. In any order.
     let tasks = [(0, 450), (0, 400), (1, 100), (1, 420), (2, 420), (2, 100), (2, 430)];
-    engine.look(now, order.queue, &running(&tasks));
-    engine.settle(now, &mut actions);
+    decide(&mut engine, Duration::ZERO, &tasks);
     assert_eq!(seen.lock().expect("no panic").last(), Some(&vec![100, 180, 180, 0]));
 }
 
 /// Submits an urgent launch that needs one SM; whether the running one is looked at.
 fn is_watched(engine: &mut Engine, now: Duration, limit: Option<Duration>) -> bool {
     let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
-    let mut actions = Vec::new();
-    engine.submit(now, Submission { urgency, ..submission(1, 1, spec(1)) }, &mut actions);
-    engine.watched(now).count() > 0
+    let submission = Submission { urgency, ..submission(1, 1, spec(1)) };
+    engine.submit(now, submission, &mut Vec::new());
+    !decide(engine, now, &[]).is_empty()
 }
 
 #[test]
@@ -155,14 +166,16 @@ fn a_look_is_due_where_a_block_task_may_have_been_dropped_as_often_as_it_may() {
 
 #[test]
 fn nothing_is_watched_that_decides_nothing() {
-    let (mut engine, _, order) = engine(Leaving::AtEnd);
-    let mut actions = Vec::new();
+    let (mut engine, seen, order) = engine(Leaving::AtEnd);
     // It needs all SMs.
-    engine.submit(Duration::ZERO, submission(1, 1, spec(SMS)), &mut actions);
-    assert_eq!(engine.watched(Duration::ZERO).count(), 0);
+    engine.submit(Duration::ZERO, submission(1, 1, spec(SMS)), &mut Vec::new());
+    assert!(decide(&mut engine, Duration::ZERO, &[(0, 1)]).is_empty());
     // Words of a queue that has no cohort, or that there is not.
-    engine.look(Duration::ZERO, order.queue + 1, &running(&[(0, 1)]));
-    engine.look(Duration::ZERO, u32::MAX, &running(&[(0, 1)]));
+    for queue in [order.queue + 1, u32::MAX] {
+        engine.look(Duration::ZERO, queue, running(&[(0, 1)]));
+    }
+    take_in(&mut engine, 2, 2, spec(1));
+    assert_eq!(seen.lock().expect("no panic").last(), Some(&vec![0; 4]));
 
     let costs = Costs::h200();
     let tells = |block_task: Duration| {
@@ -176,12 +189,21 @@ fn nothing_is_watched_that_decides_nothing() {
 }
 
 #[test]
+fn nothing_is_read_where_the_policy_does_not_ask() {
+    let policy = Box::new(crate::policy::Fifo::default());
+    let mut engine = Engine::new(SMS, QUEUES, Costs::h200(), policy);
+    let long = LaunchSpec { predicted: Some(Duration::from_millis(50)), ..spec(400) };
+    take_in(&mut engine, 0, 0, long);
+    assert!(!is_watched(&mut engine, Duration::ZERO, None));
+}
+
+#[test]
 fn what_was_looked_at_is_decided_again() {
-    let (mut first, seen, order) = engine(Leaving::Dropping);
-    let mut actions = Vec::new();
-    first.submit(Duration::ZERO, submission(1, 1, spec(1)), &mut actions);
-    first.look(Duration::ZERO, order.queue, &running(&[(0, 90), (1, 80), (2, 70), (3, 60)]));
-    first.settle(Duration::ZERO, &mut actions);
+    let (mut first, seen, order) = engine(Leaving::AtEnd);
+    first.submit(Duration::ZERO, submission(1, 1, spec(1)), &mut Vec::new());
+    let tasks = [(0, 90), (1, 80), (2, 70), (3, 60)];
+    assert_eq!(decide(&mut first, Duration::ZERO, &tasks), [order.queue]);
+    assert_eq!(seen.lock().expect("no panic").last(), Some(&vec![410, 420, 430, 440]));
     let steps = first.recorded().expect("a recording").steps.to_vec();
 
     let again = Seen::default();

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use super::program::ProgramJob;
 use super::shared::Settings;
 use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session};
 use crate::engine::{
-    Action, Called, Change, Engine, Event, Hint, LaunchSpec, Lead, Refusal, Running, Use,
+    Action, Called, Change, Engine, Event, Hint, LaunchSpec, Lead, Refusal, Running, Told, Use,
 };
 use crate::policy::{Policy, Priority, Urgency};
 use crate::predict::Predictor;
@@ -226,10 +225,6 @@ pub(in crate::scheduler) struct Core {
     called: Vec<Called>,
     /// Kept for its capacity.
     hints: Vec<Hint>,
-    /// What blocks have told, and of which queue each part of it is; with it, what the engine is told. Kept for their capacity.
-    begun: Vec<Begun>,
-    looks: Vec<(QueueIndex, Range<usize>)>,
-    running: Vec<Running>,
     /// Operations that got a gate, and until when each may wait behind it. The first one is the next.
     armed: VecDeque<(Duration, OpKey)>,
     armed_for: Duration,
@@ -321,9 +316,6 @@ impl Core {
             lead: Lead::default(),
             called: Vec::new(),
             hints: Vec::new(),
-            begun: Vec::new(),
-            looks: Vec::new(),
-            running: Vec::new(),
             armed: VecDeque::new(),
             armed_for,
             closed: false,
@@ -419,35 +411,13 @@ impl Core {
         }
     }
 
-    /// Tells the engine how far block-tasks are, if the next decision may depend on that.
-    fn look(&mut self, now: Duration) {
-        self.begun.clear();
-        for queue in self.engine.watched(now) {
-            let told = self.begun.len();
-            self.session.progress(queue, &mut self.begun);
-            self.looks.push((queue, told..self.begun.len()));
-        }
-        // The device's time is known by what blocks tell alone. All have run for longer by the same time.
-        let later = |last: Begun, next: Begun| if last.until(next) > 0 { next } else { last };
-        let last = self.begun.iter().copied().reduce(later);
-        for (queue, range) in self.looks.drain(..) {
-            let running = |begun: &Begun| {
-                let since = Duration::from_nanos(last.map_or(0, |last| begun.until(last)));
-                Running { sm: begun.sm, since, is_spent: begun.is_spent }
-            };
-            self.running.clear();
-            self.running.extend(self.begun[range].iter().map(running));
-            self.engine.look(now, queue, &self.running);
-        }
-    }
-
     /// Asks the policy, if anything has changed.
     fn settle(&mut self, now: Duration) {
         let decides = self.engine.is_unsettled(now);
         let start = if decides { self.accounts.decides() } else { None };
-        self.look(now);
+        let Core { engine, session, actions, .. } = self;
         // Also if the policy has nothing to decide, because opaque work may wait for the last block to leave.
-        self.engine.settle(now, &mut self.actions);
+        engine.settle_by(now, &|queues| look(session, queues), actions);
         if let Some(start) = start {
             self.accounts.decided(start.elapsed());
         }
@@ -617,4 +587,18 @@ impl Core {
         // None was started meanwhile, because only actions start external operations.
         self.externals = externals;
     }
+}
+
+/// What the first cohorts of these queues run, by what their blocks have told.
+fn look(session: &Session, queues: &[QueueIndex]) -> Vec<Told> {
+    let told: Vec<_> = queues.iter().map(|&queue| (queue, session.told(queue))).collect();
+    // The device's time is known by what blocks tell alone. All have run for longer by the same time.
+    let later = |last: Begun, next: Begun| if last.until(next) > 0 { next } else { last };
+    let last = told.iter().flat_map(|(_, begun)| begun).copied().reduce(later);
+    let running = |begun: &Begun| Running {
+        sm: begun.sm,
+        since: Duration::from_nanos(last.map_or(0, |last| begun.until(last))),
+        is_spent: begun.is_spent,
+    };
+    told.iter().map(|(queue, begun)| (*queue, begun.iter().map(running).collect())).collect()
 }
