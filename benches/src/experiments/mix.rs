@@ -269,7 +269,7 @@ fn evict(
                 ended += 1;
             }
         }
-        std::hint::spin_loop();
+        testbed.pause();
     }
     Ok(Evictions { wait, yields })
 }

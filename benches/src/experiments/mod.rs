@@ -251,13 +251,16 @@ impl Bench {
         Ok(builder.preemption(Preemption::Preemptible).build()?)
     }
 
-    /// A builder of a scheduler whose launches have the form that those of an application have by default.
+    /// A builder of a scheduler whose launches have the form that those of an application have by default. Nothing spins on the CPU
+    /// device, whose SMs need the processors.
     fn spinning_builder(
         &self,
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<SchedulerBuilder> {
-        Ok(self.builder(policy)?.wait_spin(spin).poller_spin(true))
+        let builder = self.builder(policy)?;
+        let spins = self.gpu.is_some();
+        Ok(if spins { builder.wait_spin(spin).poller_spin(true) } else { builder })
     }
 
     /// As [`Bench::spinning_builder`], with a `wait` that sleeps.

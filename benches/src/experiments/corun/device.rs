@@ -141,11 +141,19 @@ impl DeviceTestbed {
                     submission.go_on(start)?;
                 }
             }
-            std::hint::spin_loop();
+            self.pause();
         }
         self.scheduler.synchronize()?;
         self.selector.select(FIFO);
         Ok(())
+    }
+
+    /// Between two looks at what is over: no time on a GPU's host. The CPU device's SMs need the processors.
+    pub fn pause(&self) {
+        match self.gpu {
+            Some(_) => std::hint::spin_loop(),
+            None => std::thread::yield_now(),
+        }
     }
 
     /// Launches of jobs, one job after the other, with the names of their programs.

@@ -66,7 +66,7 @@ impl DeviceTestbed {
             for (running_loop, job) in running_loops.iter_mut().zip(jobs) {
                 running_loop.go_on(&self.programs[job.program], arm.preemption())?;
             }
-            std::hint::spin_loop();
+            self.pause();
         }
         let readings = self.selector.take_readings();
         for running_loop in &mut running_loops {
