@@ -15,7 +15,8 @@ mod policies;
 mod sharing;
 mod site;
 
-use periodic::{Arm, Found, LIMIT, Periodic, Row};
+pub use periodic::LIMIT;
+use periodic::{Arm, Found, Periodic, Row};
 use sharing::Pair;
 use site::Site;
 

@@ -16,6 +16,7 @@ use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Value, json};
 
+use super::chimera::LIMIT;
 use super::{Bench, Experiment, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, ratio, show};
@@ -40,9 +41,6 @@ const NEEDS: [u32; 3] = [1, 2, 8];
 /// Time that `wait` spins.
 const SPIN: Duration = Duration::from_millis(100);
 
-/// The latency limit of the urgent launch, where block-tasks can be dropped: Chimera's.
-const LIMIT: Duration = Duration::from_micros(30);
-
 /// The experiment `choice`.
 #[derive(Debug)]
 pub struct Choice;
@@ -56,8 +54,8 @@ The victim's block-tasks take 500 us on average, evenly from half to one and a h
 on a GPU an SM holds two of them. One victim has no yield points, so blocks end their block-tasks
 first; the other has, and what its block-tasks have done is done again. The urgent launch needs one
 SM, two or eight, and comes at a random moment, after a fifth to three fifths of the victim's time.
-Beside the victim with yield points it has a latency limit of 30 us: without one, it does not wait
-for the look at block-tasks.
+Beside the victim with yield points it has a latency limit of 30 us, as in the suite chimera:
+without one, it does not wait for the look at block-tasks.
 
 - first, cheapest: the SMs that the policy gives to the urgent launch: from SM 0 on, or what
   `DeviceView::cheapest_sms` says. Both arms take turns.

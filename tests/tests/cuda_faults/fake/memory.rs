@@ -238,8 +238,8 @@ fn around_pages(range: Range<usize>) -> [Range<usize>; 2] {
     [range.start..pages.start, pages.end..range.end]
 }
 
-/// Copies memory that the caller has looked at. Where there are zeros alone, whole pages are given back instead: most copies are
-/// from one page of zeros, to device memory that is not touched before it is used.
+/// Copies memory that the caller has looked at. Where there are zeros alone, whole pages are given back instead: most long copies
+/// zero device memory that is not touched otherwise until it is used.
 pub fn copy(to: usize, from: usize, bytes: usize) {
     let target = to..to + bytes;
     // SAFETY: the caller has looked.
@@ -253,7 +253,8 @@ pub fn copy(to: usize, from: usize, bytes: usize) {
         // SAFETY: within what is written.
         unsafe { ptr::write_bytes(end.start as *mut u8, 0, end.len()) };
     }
-    // SAFETY: pages of this process alone, which are zero when they are touched next.
+    // SAFETY: whole pages of what is written, so nothing else is in them. The allocator has them from no file, so they are zero
+    // when they are touched next.
     unsafe {
         rustix::mm::madvise(whole.start as *mut _, whole.len(), rustix::mm::Advice::LinuxDontNeed)
     }
