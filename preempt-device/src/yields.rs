@@ -489,6 +489,30 @@ impl<F> Functions<F, F> {
     pub fn vote_after_unless_marked(&self, yields: &mut Yields, call: impl FnOnce()) -> bool {
         yields.vote_or_wait_unless_marked(call)
     }
+
+    /// Whether the block leaves at a checkpoint, whose rounds end with a call of the first function, if that is the second one,
+    /// `sync_threads`. The call in the round before and the vote are one barrier.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn leaves_after<T: State, I: Copy>(
+        &self,
+        yields: &mut Yields,
+        (state, place): (T, I),
+        call: impl FnOnce(),
+    ) -> bool {
+        yields.leaves_or_waits(state, place, call)
+    }
+
+    /// The call at the end of such a round. The next vote does what it did.
+    #[inline(always)]
+    pub fn ends_round(&self, _call: impl FnOnce()) {}
+
+    /// The call at the end of the last round, if no vote follows it.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn ends_rounds(&self, call: impl FnOnce()) {
+        call();
+    }
 }
 
 impl<A, B> Deref for Functions<A, B> {
@@ -534,6 +558,29 @@ impl Different {
         call();
         yields.vote_unless_marked()
     }
+
+    /// Whether the block leaves at a checkpoint.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn leaves_after<T: State, I: Copy>(
+        &self,
+        yields: &mut Yields,
+        (state, place): (T, I),
+        _call: impl FnOnce(),
+    ) -> bool {
+        yields.leaves(state, place)
+    }
+
+    /// The call at the end of a round of a checkpoint, if it is no barrier, or not known to be one.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn ends_round(&self, call: impl FnOnce()) {
+        call();
+    }
+
+    /// The last round has made the call.
+    #[inline(always)]
+    pub fn ends_rounds(&self, _call: impl FnOnce()) {}
 }
 
 /// Asserts, in a constant, that `T` is the type of a number, or of an array of numbers, and that the value is a constant
@@ -611,6 +658,32 @@ mod tests {
             assert!(!looks(later.wrapping_add(PERIOD - 1)));
             assert!(looks(later.wrapping_add(9 * PERIOD)));
         }
+    }
+
+    #[test]
+    fn a_call_at_the_end_of_a_round_is_made_there_unless_it_is_the_barrier_of_the_vote() {
+        fn waits() {}
+        fn helps() {}
+        let calls = |ends: &dyn Fn(&mut u32)| {
+            let mut calls = 0;
+            ends(&mut calls);
+            calls
+        };
+        let (barrier, other) = (functions(&waits, &waits), functions(&helps, &waits));
+        assert_eq!(calls(&|calls| barrier.ends_round(|| *calls += 1)), 0);
+        assert_eq!(calls(&|calls| barrier.ends_rounds(|| *calls += 1)), 1);
+        assert_eq!(calls(&|calls| other.ends_round(|| *calls += 1)), 1);
+        assert_eq!(calls(&|calls| other.ends_rounds(|| *calls += 1)), 0);
+        // In an entry that never leaves, the vote is no barrier.
+        let off = Yields::OFF;
+        assert_eq!(
+            calls(&|calls| assert!(!barrier.leaves_after(&mut { off }, (0, 0), || *calls += 1))),
+            1
+        );
+        assert_eq!(
+            calls(&|calls| assert!(!other.leaves_after(&mut { off }, (0, 0), || *calls += 1))),
+            0
+        );
     }
 
     #[test]

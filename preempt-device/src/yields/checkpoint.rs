@@ -203,18 +203,39 @@ impl Yields {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn leaves<T: State, I: Copy>(&mut self, state: T, place: I) -> bool {
+        // The same in all threads of the block.
+        self.requeueable && self.leaves_together(state, place)
+    }
+
+    /// The same behind the barrier `wait` of the body, which the vote replaces, as it is a barrier, too.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub(super) fn leaves_or_waits<T: State, I: Copy>(
+        &mut self,
+        state: T,
+        place: I,
+        wait: impl FnOnce(),
+    ) -> bool {
+        if self.is_off {
+            wait();
+            return false;
+        }
+        // Also for tasks that cannot be requeued, as in `vote_or_wait`.
+        self.leaves_together(state, place)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    fn leaves_together<T: State, I: Copy>(&mut self, state: T, place: I) -> bool {
         const {
             assert!(size_of::<I>() <= 16, "the number of a round has 16 bytes at most");
             assert!(size_of::<(T, I)>() <= state_bytes::<T>() as usize);
         }
-        // The same in all threads of the block.
-        if !self.requeueable {
-            return false;
-        }
         let mut is_left = false;
         // All work is in one branch, which every warp but one skips.
         if target::is_first_thread() {
-            is_left = self.has_to_leave(self.asked)
+            is_left = self.requeueable
+                && self.has_to_leave(self.asked)
                 && self.switch().is_some_and(|switch| switch.takes_slot::<T>());
             self.ask();
         }

@@ -12,6 +12,7 @@ use syn::{
 use crate::errors::Errors;
 use crate::names::{SHARED_ARRAY, SHARED_SLICE, at, is_named, local, yields_variable};
 use crate::parse::Kernel;
+use crate::rewrite::yields::possible_barrier;
 
 /// The macro's name.
 const CHECKPOINT: &str = "checkpoint";
@@ -190,8 +191,31 @@ impl Checkpoint {
         let (first, last, place) = (local("first"), local("last"), local("place"));
         let bounds = local("bounds");
         let stmts = &round.stmts;
+        // A barrier at the end of a round and the vote ahead of the next one are one barrier. Compared by type, because a name
+        // may stand for any function. A `while` loop ends with a vote, and a range without one.
+        let last_call = stmts.last().and_then(possible_barrier);
+        let compared = last_call.map(|call| {
+            let function = &call.func;
+            quote_spanned!(at=> #krate::yields::functions(&#function, &#krate::thread::sync_threads))
+        });
         let leaves = |place: TokenStream| -> Stmt {
-            parse_quote_spanned!(at=> if #krate::yields::Yields::leaves(#yields, #state, #place) { return; })
+            let leaves = match (&compared, last_call) {
+                (Some(compared), Some(call)) => {
+                    quote_spanned!(at=> #compared.leaves_after(#yields, (#state, #place), || { #call; }))
+                }
+                _ => quote_spanned!(at=> #krate::yields::Yields::leaves(#yields, #state, #place)),
+            };
+            parse_quote_spanned!(at=> if #leaves { return; })
+        };
+        let ends = |what: &str| -> Option<Stmt> {
+            let (compared, call, method) = (compared.as_ref()?, last_call?, Ident::new(what, at));
+            Some(parse_quote_spanned!(at=> #compared.#method(|| { #call; });))
+        };
+        let ends_round = ends("ends_round");
+        let round_stmts = &stmts[..stmts.len() - usize::from(ends_round.is_some())];
+        let ends_rounds = match &rounds {
+            Rounds::Range { .. } => ends("ends_rounds"),
+            Rounds::While(_) => None,
         };
         // Bounds are saved and not computed again, and a condition is tested once for each round.
         let (start, looped, plain): (TokenStream, Stmt, TokenStream) = match &rounds {
@@ -200,7 +224,7 @@ impl Checkpoint {
                 (
                     quote_spanned!(at=> (#start, #end)),
                     parse_quote_spanned! {at=>
-                        for #place in #first..#last { #leaves let #pat = #place; #(#stmts)* }
+                        for #place in #first..#last { #leaves let #pat = #place; #(#round_stmts)* #ends_round }
                     },
                     quote_spanned!(at=> for #pat in #first..#last { #(#stmts)* }),
                 )
@@ -209,7 +233,7 @@ impl Checkpoint {
                 let leaves = leaves(quote_spanned!(at=> ((), ())));
                 (
                     quote_spanned!(at=> ((), ())),
-                    parse_quote_spanned!(at=> loop { #leaves if !(#cond) { break; } #(#stmts)* }),
+                    parse_quote_spanned!(at=> loop { #leaves if !(#cond) { break; } #(#round_stmts)* #ends_round }),
                     quote_spanned!(at=> while #cond { #(#stmts)* }),
                 )
             }
@@ -245,6 +269,7 @@ impl Checkpoint {
             }),
             None,
         );
-        body.stmts.splice(position..position + 2, [check, resumed, took_over, looped]);
+        let placed = [check, resumed, took_over, looped].into_iter().chain(ends_rounds);
+        body.stmts.splice(position..position + 2, placed);
     }
 }

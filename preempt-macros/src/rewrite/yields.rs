@@ -232,7 +232,7 @@ fn called_at(span: Span, call: TokenStream) -> TokenStream {
 }
 
 /// The call in a statement that is nothing but a call, and may be a barrier.
-fn possible_barrier(stmt: &Stmt) -> Option<&ExprCall> {
+pub(super) fn possible_barrier(stmt: &Stmt) -> Option<&ExprCall> {
     let Stmt::Expr(Expr::Call(call), Some(_)) = stmt else { return None };
     let is_function = matches!(&*call.func, Expr::Path(path) if path.attrs.is_empty());
     (is_function && call.attrs.is_empty() && call.args.is_empty()).then_some(call)

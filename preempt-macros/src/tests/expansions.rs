@@ -196,6 +196,23 @@ snapshots! {
         "idempotent, block = 2 * N, instances(8)",
         "fn rounds<const N: u32>(n: u32) { preempt_device::checkpoint!(left: [u32; N] = [n; N] => while N > 3 { left[0] -= 1; }); }",
     );
+    checkpoint_whose_rounds_end_with_a_barrier: expand(
+        "idempotent",
+        r#"
+        fn rotate(n: u32, x: SliceMut<u32>) {
+            let values = shared_array![u32; 256];
+            checkpoint!(own: u32 = 0 => for _ in 0..n {
+                own += values.read();
+                thread::sync_threads();
+            });
+            x.write(0, own);
+        }
+        "#,
+    );
+    checkpoint_whose_rounds_end_with_a_call: expand(
+        "idempotent",
+        "fn rounds(n: u32) { checkpoint!(left: u32 = n => while left > 3 { left -= 1; helper(); }); }",
+    );
     yield_points_in_loops: expand(
         "idempotent, yield_in_loops",
         "fn spin(n: u32) { while n > t() { loop { break; } } (0..n).for_each(|_| loop {}); }",

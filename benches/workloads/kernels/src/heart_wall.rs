@@ -229,7 +229,7 @@ pub fn heart_wall_track(
     }
 }
 
-/// What [`heart_wall_track`] computes, with a checkpoint ahead of each row, while it has yield points ahead of every other.
+/// What [`heart_wall_track`] computes, with a checkpoint in the place of its yield points.
 #[preemptible(block = 256, idempotent)]
 pub fn heart_wall_track_saving(
     of: Extents,
@@ -269,7 +269,8 @@ pub fn heart_wall_track_saving(
     // the smaller one.
     let fill = of_window.div_ceil(FILL * BLOCK);
     // Then for all places, and for all rows of a template.
-    let all = (fill + (side * side).div_ceil(BLOCK) * template) as u32;
+    let chunks = template.div_ceil(CHUNK);
+    let all = (fill + (side * side).div_ceil(BLOCK) * chunks) as u32;
     let start = (0.0, 0.0, 0.0, 0.0, 0.0);
     // The best score and its place, and the sums of the place that is looked at.
     checkpoint!(state: (f32, u32, Sums) = (f32::NEG_INFINITY, u32::MAX, start) => for round in 0..all {
@@ -299,17 +300,21 @@ pub fn heart_wall_track_saving(
             continue;
         }
         let (mut best, mut number, mut sums) = state;
-        let row_of_all = round as usize - fill;
-        let (turn, row) = (row_of_all / template, row_of_all % template);
+        let chunk_of_all = round as usize - fill;
+        let (turn, chunk) = (chunk_of_all / chunks, chunk_of_all % chunks);
         let place = turn * BLOCK + t;
         // Threads without a place have that of the first.
         let at = if place < side * side { place } else { 0 };
-        // SAFETY: rows are below those of the template, and the place is in the window.
-        sums = unsafe {
-            let there = searched.add(at / side * window + at % side + row * window);
-            with_row(sums, there, wanted.add(row * template), template)
-        };
-        if row + 1 == template {
+        let (mut row, end) = (chunk * CHUNK, template.min((chunk + 1) * CHUNK));
+        while row < end {
+            // SAFETY: rows are below those of the template, and the place is in the window.
+            sums = unsafe {
+                let there = searched.add(at / side * window + at % side + row * window);
+                with_row(sums, there, wanted.add(row * template), template)
+            };
+            row += 1;
+        }
+        if end == template {
             let score = score(sums, of_template);
             if place < side * side && score > best {
                 (best, number) = (score, place as u32);
