@@ -49,6 +49,10 @@ pub struct Kernel {
     pub shared_bytes: u32,
     /// Whether the body has yield points, or a checkpoint.
     pub yields: bool,
+    /// Whether its block-tasks may run again from their start.
+    pub idempotence: Idempotence,
+    /// What that rests on, in words; empty if it is not asked.
+    pub reason: &'static str,
     /// Bytes of each thread's state at the checkpoint; 0 without one.
     #[doc(hidden)]
     pub state_bytes: u32,
@@ -72,8 +76,25 @@ impl fmt::Debug for Kernel {
             .field("amortize", &self.amortize)
             .field("shared_bytes", &self.shared_bytes)
             .field("yields", &self.yields)
+            .field("idempotence", &self.idempotence)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether block-tasks of a kernel may run again from their start, as they do when they stop at a yield point: what the
+/// analysis of [`#[preemptible]`](crate::preemptible#yield-points) found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Idempotence {
+    /// This is not asked: the kernel has no yield points, or a checkpoint, from which block-tasks go on.
+    #[default]
+    Unasked,
+    /// Proved, at each yield point.
+    Strict,
+    /// Proved until one of its threads comes to what cannot be repeated. From then on the block-task runs to its end.
+    Relaxed,
+    /// Declared by `idempotent`, and not proved.
+    Declared,
 }
 
 /// What a launch may do with a buffer.

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use preempt_device::host::{Access, Args, Dim3, Kernel};
+use preempt_device::host::{Access, Args, Dim3, Idempotence, Kernel};
 use preempt_ptx_text::{
     Droppable, EntryShape, LaunchNeed, Options, ParameterUse, PreemptibleEntry, TransformError,
     TransformedKernel, Verdict, YieldingEntry, read, transform_with,
@@ -151,6 +151,8 @@ impl Foreign {
             // What is static is in the function; what is dynamic, in the call.
             shared_bytes: 0,
             yields: false,
+            idempotence: Idempotence::Unasked,
+            reason: "",
             state_bytes: 0,
             cpu: no_host_code,
         };
@@ -158,7 +160,16 @@ impl Foreign {
         let entry = preemptible.as_ref().map_or(name, |entry| leaked(&entry.name));
         let kernel = Kernel { entry, ..plain };
         let yielding = yielding.map(|entry| Yielding {
-            kernel: Kernel { entry: leaked(&entry.entry.name), yields: true, ..plain },
+            kernel: Kernel {
+                entry: leaked(&entry.entry.name),
+                yields: true,
+                idempotence: match droppable {
+                    Some(Droppable::Strict) => Idempotence::Strict,
+                    _ => Idempotence::Relaxed,
+                },
+                reason: "by the analysis of its PTX",
+                ..plain
+            },
             entry,
         });
         let foreign = Foreign { kernel, plain, verdict, preemptible, droppable, yielding, shape };

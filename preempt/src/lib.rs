@@ -137,7 +137,7 @@ pub use policy::Priority;
 pub use preempt_device;
 #[doc(inline)]
 pub use preempt_device::host::{
-    Amortize, Call, Dim3, Extents, NoGrid, Preemption, ReadArg, WriteArg,
+    Amortize, Call, Dim3, Extents, Idempotence, NoGrid, Preemption, ReadArg, WriteArg,
 };
 #[doc(inline)]
 pub use preempt_device::kernel::KernelArg;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, CpuLayout, Device, NoGrid, Scheduler, Stream};
+use preempt::{Buffer, Call, CpuLayout, Device, Idempotence, NoGrid, Scheduler, Stream};
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
@@ -317,4 +317,39 @@ fn where_the_block_decides_together_it_may_be_written_in_place_behind_the_last_y
     let expected = |i: u32| end(i / THREADS * THREADS + (i + 1) % THREADS, ROUNDS);
     assert_eq!(in_place(|s, at, x| changes_in_place_together(s, at[1], x), expected), 0);
     assert!(in_place(|s, at, x| changes_in_place_too_soon(s, at[1], x), |i| end(i, ROUNDS)) > 0);
+}
+
+/// Sums up `x` in front of the first element.
+#[preemptible(block = THREADS)]
+fn sums_in_place(x: SliceMut<u32>) {
+    let mut sum = 0;
+    for i in 0..x.len() {
+        yield_point!();
+        // SAFETY: the index is in bounds.
+        sum += unsafe { x.read(i) };
+    }
+    if thread::index_1d() == 0 {
+        // SAFETY: one thread writes it.
+        unsafe { x.write(0, sum) };
+    }
+}
+
+#[test]
+fn a_report_says_what_is_known_of_block_tasks_that_run_again() {
+    let storm = Storm::new();
+    let (x, mut y, mut starts) =
+        (storm.numbers(), storm.zeroed(TASKS * THREADS), storm.zeroed(TASKS));
+    let known = |call: Call<'static, NoGrid>| {
+        let kernel = call.kernel();
+        let report = storm.stream.launch(call.grid(1)).expect("accepted").wait().expect("it runs");
+        assert_eq!(report.idempotence, kernel.idempotence);
+        (report.idempotence, kernel.reason)
+    };
+    assert_eq!(known(sums(&x, &mut y)), (Idempotence::Unasked, ""));
+    let (declared, why) = known(adds_elsewhere(&mut starts, [THREADS, 0], &x, &mut y));
+    assert_eq!(declared, Idempotence::Declared);
+    assert!(why.contains("is not seen"), "{why}");
+    let (relaxed, why) = known(sums_in_place(&mut y));
+    assert_eq!(relaxed, Idempotence::Relaxed);
+    assert!(why.contains("until one of its threads gets to line"), "{why}");
 }

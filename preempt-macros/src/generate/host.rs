@@ -1,6 +1,6 @@
 //! The launch function of a kernel, and the function that the CPU device runs.
 
-use proc_macro2::{Literal, Span, TokenStream};
+use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -8,6 +8,7 @@ use syn::{Lifetime, Token};
 
 use super::instances;
 use super::parts::{self, Yields, rebuild};
+use crate::analyze::idempotence::Proof;
 use crate::names::{at, local, plain_symbol, preemptible_symbol, shared_end, yields_variable};
 use crate::parse::instances::Instance;
 use crate::parse::rust_cuda::RustCuda;
@@ -246,6 +247,11 @@ fn description(
         Some(ty) => quote_spanned!(at(ty.span())=> #krate::yields::state_bytes::<#ty>()),
         None => quote!(0),
     };
+    let (idempotence, reason) = match &kernel.proof {
+        Some(Proof { idempotence, reason }) => (*idempotence, reason.as_str()),
+        None => ("Unasked", ""),
+    };
+    let idempotence = Ident::new(idempotence, Span::call_site());
     quote! {
         static __PREEMPT_KERNEL: #krate::host::Kernel = #krate::host::Kernel {
             name: #name,
@@ -256,6 +262,8 @@ fn description(
             amortize: #amortize,
             shared_bytes: #krate::shared::total(#shared_bytes),
             yields: #yields,
+            idempotence: #krate::host::Idempotence::#idempotence,
+            reason: #reason,
             state_bytes: #state_bytes,
             cpu: __preempt_cpu,
         };

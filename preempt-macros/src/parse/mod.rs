@@ -12,6 +12,7 @@ use syn::{
     parse_quote,
 };
 
+use crate::analyze::idempotence::Proof;
 use crate::device_crate;
 use crate::errors::{Errors, both};
 use instances::Instances;
@@ -35,6 +36,8 @@ pub struct Kernel {
     pub rust_cuda: Option<RustCuda>,
     /// The type of each thread's state at the checkpoint, once that is found.
     pub state: Option<Type>,
+    /// Of a kernel with yield points: what is known of its block-tasks that run again from their start.
+    pub proof: Option<Proof>,
 }
 
 /// The options in the parentheses of `#[preemptible(..)]`.
@@ -150,6 +153,7 @@ impl Kernel {
             instances,
             rust_cuda,
             state: None,
+            proof: None,
         })
     }
 }

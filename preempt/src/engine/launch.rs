@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use preempt_device::abi::{COHORT_SLOTS, Posted, SmRange};
+use preempt_device::host::Idempotence;
 use preempt_device::worker::MAX_REQUEUES;
 
 use super::interface::Called;
@@ -103,6 +104,9 @@ pub struct LaunchReport {
     pub amortize: u32,
     /// Whether it ran as a plain grid, without preemption.
     pub plain: bool,
+    /// Whether block-tasks of its kernel may run again from their start; `Unasked` for a program, whose calls have kernels of
+    /// their own.
+    pub idempotence: Idempotence,
     /// Whether it began as an [armed](crate::Program::arm) program, without a call of the driver.
     pub armed: bool,
     /// How long it had SMs, summed over SMs; half of it where another launch had them, too. Launches that follow each other

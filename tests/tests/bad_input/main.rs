@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, DeviceError, LaunchError, MemoryError};
 use preempt::{Buffer, Call, CpuLayout, Device, Error, NoGrid, Scheduler, Stream};
-use preempt_device::host::{Args, BufferArg, Dim3, Kernel, WriteArg};
+use preempt_device::host::{Args, BufferArg, Dim3, Idempotence, Kernel, WriteArg};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
 
@@ -78,6 +78,8 @@ static BY_HAND: Kernel = Kernel {
     amortize: None,
     shared_bytes: 0,
     yields: false,
+    idempotence: Idempotence::Unasked,
+    reason: "",
     state_bytes: 0,
     cpu: |_| false,
 };

@@ -51,6 +51,13 @@ pub enum Verdict {
     Never(Obstacle),
 }
 
+/// What is known of block-tasks that run again from their start.
+pub struct Proof {
+    /// The variant of `Idempotence`.
+    pub idempotence: &'static str,
+    pub reason: String,
+}
+
 pub struct Relaxed {
     /// The first of them.
     obstacle: Obstacle,
@@ -226,18 +233,35 @@ impl Verdict {
         Some(error)
     }
 
-    /// The verdict in a sentence for the kernel's documentation. `declared`: by the word `idempotent`.
+    /// What the host is told of it. `declared`: by the word `idempotent`.
+    pub fn told(&self, declared: bool) -> Proof {
+        let idempotence = match self {
+            Verdict::Strict(_) => "Strict",
+            Verdict::Relaxed(Relaxed { markers: Ok(_), .. }) if !declared => "Relaxed",
+            Verdict::Relaxed(_) | Verdict::Never(_) => "Declared",
+        };
+        Proof { idempotence, reason: self.explanation(declared) }
+    }
+
+    /// The verdict in a sentence for the kernel's documentation, with its reason.
     pub fn summary(&self, declared: bool) -> String {
         let known = match self {
             Verdict::Strict(_) => "This is proved".to_owned(),
             Verdict::Relaxed(Relaxed { obstacle, markers: Ok(_), .. }) if !declared => {
                 let until = until(obstacle.span);
-                format!("This is proved {until}; from then on it runs to its end")
+                format!(
+                    "This is proved {until}; from then on it runs to its end: {}",
+                    obstacle.message
+                )
             }
             Verdict::Relaxed(Relaxed { obstacle, .. }) => {
-                format!("This is declared, and not proved{}", from(obstacle.span))
+                let from = from(obstacle.span);
+                format!("This is declared, and not proved{from}: {}", obstacle.message)
             }
-            Verdict::Never(_) => "This is declared, and not proved".to_owned(),
+            Verdict::Never(obstacle) => {
+                let at = at(obstacle.span);
+                format!("This is declared, and not proved{at}: {}", obstacle.message)
+            }
         };
         format!(" A block-task that stops at a yield point may run again from its start. {known}.")
     }

@@ -163,7 +163,7 @@ mod tests {
     use std::thread;
 
     use preempt_device::abi::REQUEUE_CAPACITY;
-    use preempt_device::host::{Amortize, Args, Dim3, Kernel};
+    use preempt_device::host::{Amortize, Args, Dim3, Idempotence, Kernel};
 
     use super::*;
 
@@ -178,6 +178,8 @@ mod tests {
             amortize: None,
             shared_bytes: 0,
             yields: true,
+            idempotence: Idempotence::Unasked,
+            reason: "",
             state_bytes,
             cpu: |_| false,
         };

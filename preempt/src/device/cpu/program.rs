@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock, Weak};
 
-use preempt_device::host::{Amortize, Args, Dim3, Kernel};
+use preempt_device::host::{Amortize, Args, Dim3, Idempotence, Kernel};
 
 use super::dispatch::PendingGrid;
 use crate::device::control::PlainGrid;
@@ -51,6 +51,8 @@ static COPY: LazyLock<Arc<KernelLaunch>> = LazyLock::new(|| {
         amortize: None,
         shared_bytes: 0,
         yields: false,
+        idempotence: Idempotence::Unasked,
+        reason: "",
         state_bytes: 0,
         cpu: |_| false,
     };

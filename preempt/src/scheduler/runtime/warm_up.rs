@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::host::{Amortize, Args, Dim3, Kernel, Preemption};
+use preempt_device::host::{Amortize, Args, Dim3, Idempotence, Kernel, Preemption};
 
 use super::combiner::Combiner;
 use super::completion::Completion;
@@ -44,6 +44,8 @@ static KERNEL: Kernel = Kernel {
     amortize: None,
     shared_bytes: 0,
     yields: true,
+    idempotence: Idempotence::Unasked,
+    reason: "",
     state_bytes: 0,
     cpu: |_| false,
 };

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use preempt_device::host::Access;
+use preempt_device::host::{Access, Idempotence};
 
 use super::{Core, InCall, InWork, Job, Work};
 use crate::device::{Gate, Step, shown_by};
-use crate::engine::{Action, Event, Outcome};
+use crate::engine::{Action, Event, LaunchReport, Outcome};
 use crate::error::{DeviceError, Error, LaunchError};
 use crate::vocabulary::{BufferId, CohortOrder, OpKey};
 
@@ -252,6 +252,10 @@ impl Core {
             Work::Program(whole) => whole.program.tasks(),
             _ => 0,
         };
+        let idempotence = match &job.work {
+            Work::Launch { launch, .. } => launch.kernel.idempotence,
+            _ => Idempotence::Unasked,
+        };
         let is_over = match &job.work {
             Work::ExternalOperation(external) => external.end().is_some(),
             _ => true,
@@ -260,7 +264,7 @@ impl Core {
             Outcome::Done(_) if !is_over => {
                 Err(Error::Launch(LaunchError::SchedulerDropped { done: 0, tasks }))
             }
-            Outcome::Done(report) => Ok(report),
+            Outcome::Done(report) => Ok(LaunchReport { idempotence, ..report }),
             Outcome::NotAdmitted => {
                 let policy = self.engine.policy_name().into();
                 Err(Error::Launch(LaunchError::NotAdmitted { kernel, policy }))
