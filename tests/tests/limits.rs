@@ -160,6 +160,8 @@ fn every_technique_leaves_each_effect_once() {
     assert_eq!(read(&scheduler, &y), expected.collect::<Vec<_>>());
     let sum = LAUNCHES * (0..ROUNDS).sum::<u32>();
     assert_eq!(read(&scheduler, &sums), vec![sum; ELEMENTS]);
-    let Stops { drained, requeued, switched, .. } = scheduler.stats().stops;
+    let Stops { drained, requeued, switched, saved_bytes, .. } = scheduler.stats().stops;
+    // 4 bytes of state and two numbers of rounds, in 32 bytes for each thread of a warp.
+    assert_eq!(saved_bytes, switched * 32 * u64::from(THREADS.next_multiple_of(32)));
     assert!(drained > 0 && requeued > 0 && switched > 0, "{:?}", scheduler.stats().stops);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use preempt_device::abi::{Cohort, Signal};
+use preempt_device::abi::{Cohort, Signal, slot_bytes};
 use preempt_device::host::{Amortize, Args, Dim3, Kernel};
 
 use super::control::{ControlSource, Grid, PlainGrid};
@@ -416,6 +416,11 @@ impl KernelLaunch {
     pub fn shared_bytes(&self) -> u32 {
         // Checked before: within what a block can have.
         self.args.shared_bytes(self.kernel).try_into().unwrap_or(u32::MAX)
+    }
+
+    /// Bytes that a block saves at a checkpoint.
+    pub fn saved_bytes(&self) -> u32 {
+        slot_bytes(self.block.count() as u32, self.kernel.state_bytes, self.shared_bytes())
     }
 }
 

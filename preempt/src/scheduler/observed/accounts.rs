@@ -304,10 +304,15 @@ impl Accounts {
         }
     }
 
-    /// Counts how a cohort's blocks have left, with the time that dropped work had taken, and the limit and the time of its
-    /// stop, if it had a limit.
-    pub fn stopped(&mut self, blocks: &Posted, lost: Duration, stop: Option<(Duration, Duration)>) {
-        self.stops.count_blocks(blocks, lost);
+    /// Counts how a cohort's blocks have left, with the time that dropped work had taken and the bytes that each saves that
+    /// leaves at a checkpoint, and the limit and the time of its stop, if it had a limit.
+    pub fn stopped(
+        &mut self,
+        blocks: &Posted,
+        (lost, saved): (Duration, u32),
+        stop: Option<(Duration, Duration)>,
+    ) {
+        self.stops.count_blocks(blocks, lost, saved);
         if let Some((limit, took)) = stop {
             self.stops.count(limit, took);
         }

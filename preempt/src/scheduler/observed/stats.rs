@@ -45,7 +45,7 @@ pub struct Stops {
     pub violations: u64,
     /// The longest of them.
     pub longest: Duration,
-    /// Blocks that ended their block-tasks, of kernels with yield points or a checkpoint.
+    /// Blocks that ended their block-tasks, of kernels with yield points or a checkpoint. They lose nothing.
     pub drained: u64,
     /// Blocks that requeued a block-task at a yield point.
     pub requeued: u64,
@@ -53,7 +53,9 @@ pub struct Stops {
     pub switched: u64,
     /// The time that requeued block-tasks had run in vain, summed over blocks.
     pub lost: Duration,
-    /// The same for each limit; of more than 16 limits, the first ones.
+    /// The bytes that blocks have saved at checkpoints, and others read again.
+    pub saved_bytes: u64,
+    /// The stops with each limit; of more than 16 limits, the first ones.
     pub limits: Vec<LimitStops>,
 }
 
@@ -75,12 +77,13 @@ pub struct LimitStops {
 const MOST_LIMITS: usize = 16;
 
 impl Stops {
-    /// Counts blocks, and the time of dropped work.
-    pub(super) fn count_blocks(&mut self, posted: &Posted, lost: Duration) {
+    /// Counts blocks, the time of dropped work, and the bytes of those that saved so many each.
+    pub(super) fn count_blocks(&mut self, posted: &Posted, lost: Duration, saved: u32) {
         self.drained += u64::from(posted.drained);
         self.requeued += u64::from(posted.requeued);
         self.switched += u64::from(posted.switched);
         self.lost += lost;
+        self.saved_bytes += u64::from(posted.switched) * u64::from(saved);
     }
 
     /// Counts a stop that took so long.

@@ -519,7 +519,8 @@ impl Core {
             let stop = of_blocks.or(seen);
             let stop = stop.map(|(limit, took)| (Duration::from_nanos(limit.nanos()), took));
             let lost = self.device.inner.capabilities.time(stops.lost);
-            self.accounts.stopped(&stops, lost, stop);
+            let saved = self.kernel(order.op).map_or(0, |(launch, _)| launch.saved_bytes());
+            self.accounts.stopped(&stops, (lost, saved), stop);
             self.learn_dropped(order.op, &stops, lost);
         }
         let CohortOrder { op, slot, plain, after, gated, over, signal, workers, .. } = order;
