@@ -49,6 +49,19 @@ fn accumulates(sums: SliceMut<u32>) {
     unsafe { sums.write(i, sums.read(i).wrapping_add(sum)) }
 }
 
+/// Stops between its block-tasks alone.
+#[preemptible(block = THREADS)]
+fn ends_late(ends: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    if thread::thread_idx_x() == 0 {
+        for _ in 0..ROUNDS {
+            thread::nanosleep(PAUSE);
+        }
+    }
+    // SAFETY: each thread accesses its own element.
+    unsafe { ends.write(i, ends.read(i) + 1) }
+}
+
 #[preemptible(block = 1)]
 fn nothing(_out: SliceMut<u32>) {}
 
@@ -109,6 +122,26 @@ fn a_limit_of_zero_is_kept_by_nothing() {
     assert_eq!((violations, requeued), (count, 0));
     assert_eq!(limits.len(), 1);
     assert_eq!((limits[0].limit, limits[0].violations), (Duration::ZERO, count));
+}
+
+#[test]
+fn a_limit_of_zero_is_kept_by_no_kernel_without_yield_points_either() {
+    let scheduler = scheduler();
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    urgent.set_latency_limit(Some(Duration::ZERO));
+    let mut sums = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
+    let mut ends = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
+    for call in [accumulates(&mut sums).grid(TASKS), ends_late(&mut ends).grid(TASKS)] {
+        let before = scheduler.stats().stops;
+        let handle = batch.launch(call).expect("accepted");
+        takes(&scheduler, &urgent, 5, Duration::from_micros(700));
+        handle.wait().expect("done");
+        let Stops { count, violations, requeued, switched, .. } = scheduler.stats().stops;
+        assert!(count > before.count, "{before:?}");
+        assert_eq!((violations, requeued, switched), (count, 0, 0));
+    }
+    assert_eq!(read(&scheduler, &sums), vec![(0..ROUNDS).sum::<u32>(); ELEMENTS]);
+    assert_eq!(read(&scheduler, &ends), vec![1; ELEMENTS]);
 }
 
 #[test]
