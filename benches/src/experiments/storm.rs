@@ -29,7 +29,7 @@ struct Size {
     excluded: u64,
 }
 
-const CPU: Size = Size { enough: 10_000, cancelled: 2_000, excluded: 200 };
+const CPU: Size = Size { enough: 50_000, cancelled: 2_000, excluded: 200 };
 const GPU: Size = Size { enough: 35_000, cancelled: 2_000, excluded: 200 };
 /// With `--quick`.
 const QUICK: Size = Size { enough: 20, cancelled: 20, excluded: 3 };
@@ -50,11 +50,15 @@ pub struct Storm;
 /// What the suite does, and what its rows and keys mean.
 const MEANING: &str = "\
 Eight kernels that count their block-tasks run at once, while small urgent kernels, or a policy that
-deals SMs at random, take SMs from them and give them back. In the fourth row kernels are cancelled
-at random moments, in the last one they lose SMs for good.
+deals SMs at random, take SMs from them and give them back. In the third row each urgent kernel has
+another latency limit, from none to for ever, so that blocks drain, drop and switch at random. In
+the fifth row kernels are cancelled at random moments, in the last one they lose SMs for good.
 
 - yields: how often SMs were taken from a running kernel; `resumes`: how often it came back or grew
   in mid-kernel. A storm goes on until both are enough.
+- `drops`: how often a block-task was left at a yield point and started again; `switches`: how often
+  another block went on from a checkpoint; `drains`: blocks of such kernels that ended their
+  block-task on an SM that was taken. What the kernels wrote is compared to the bit.
 - lost, repeated: block-tasks that did not run, and runs beyond the first, as the kernels counted
   them. Anything but 0 is a bug. Of a cancelled kernel, exactly as many block-tasks have to have run
   as it says. A kernel with yield points may start a block-task several times; there, what it wrote
@@ -102,8 +106,14 @@ fn run(bench: &Bench) -> Result<Outcome> {
     };
     let Size { enough, cancelled, excluded } = bench.amount(QUICK, full);
     let seed = bench.seed;
-    let strength =
-        |urgent_priority| Strength { enough, load, kinds: &Kind::ALL, urgent_priority, seed };
+    let strength = |urgent_priority| Strength {
+        enough,
+        load,
+        kinds: &Kind::ALL,
+        urgent_priority,
+        has_limits: false,
+        seed,
+    };
     let row = |name, steps, storm: &dyn Fn(&Progress) -> Result<Tally>| {
         let start = Instant::now();
         let tally = storm(&Progress::new(name, steps)).with_context(|| format!("row `{name}`"))?;
@@ -118,6 +128,11 @@ fn run(bench: &Bench) -> Result<Outcome> {
         row("urgent kernels take the device", enough, &|progress| {
             let scheduler = bench.scheduler(StaticPriority::whole_device())?;
             Ok(storm::yields(&scheduler, strength(1), |tally| progress.reach(seen(tally)))?)
+        })?,
+        row("urgent kernels with random limits", enough, &|progress| {
+            let scheduler = bench.scheduler(StaticPriority::new())?;
+            let strength = Strength { has_limits: true, ..strength(1) };
+            Ok(storm::yields(&scheduler, strength, |tally| progress.reach(seen(tally)))?)
         })?,
         row("random ranges of SMs", enough, &|progress| {
             let scheduler = bench.scheduler(Chaos::new(bench.seed))?;
@@ -148,6 +163,9 @@ fn summary(rows: &[Row]) -> Value {
         "yields": sum(|tally| tally.yields),
         "resumes": sum(|tally| tally.resumes),
         "cancelled": sum(|tally| tally.cancelled),
+        "drops": sum(|tally| tally.requeued),
+        "switches": sum(|tally| tally.switches),
+        "drains": sum(|tally| tally.drained),
         "lost": sum(|tally| tally.lost),
         "repeated": sum(|tally| tally.repeated),
         "seconds": rows.iter().map(|row| row.time.as_secs_f64()).sum::<f64>(),
@@ -237,6 +255,9 @@ impl Row {
             "resumes": self.tally.resumes,
             "cancelled": self.tally.cancelled,
             "cancelled_midway": self.tally.cancelled_midway,
+            "drops": self.tally.requeued,
+            "switches": self.tally.switches,
+            "drains": self.tally.drained,
             "lost": self.tally.lost,
             "repeated": self.tally.repeated,
             "on_excluded_sm": self.excluded.map(|(tasks, _)| tasks),

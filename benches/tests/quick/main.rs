@@ -69,18 +69,22 @@ fn assert_numbers(object: &Value, keys: &[&str]) {
 fn storm_loses_and_repeats_nothing() {
     let json = quick("storm");
     let rows = json["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 5);
-    for row in &rows[..3] {
+    assert_eq!(rows.len(), 6);
+    for row in &rows[..4] {
         assert!(row["yields"].as_u64() >= Some(20) && row["resumes"].as_u64() >= Some(20));
         assert!(row["block_tasks"].as_u64() >= Some(6 * 12_000));
     }
-    assert_eq!(rows[3]["kernels"], 40, "20 that are cancelled or not, with an urgent one each");
-    assert_eq!((&rows[4]["kernels"], &rows[4]["on_excluded_sm"]), (&6.into(), &0.into()));
+    for technique in ["drops", "switches", "drains"] {
+        assert!(rows[2][technique].as_u64() > Some(0), "{technique} in {}", rows[2]);
+    }
+    assert_eq!(rows[4]["kernels"], 40, "20 that are cancelled or not, with an urgent one each");
+    assert_eq!((&rows[5]["kernels"], &rows[5]["on_excluded_sm"]), (&6.into(), &0.into()));
     for row in rows {
         assert_eq!((&row["lost"], &row["repeated"]), (&0.into(), &0.into()), "{row}");
     }
     let keys = ["block_tasks", "yields", "resumes", "cancelled", "lost", "repeated", "seconds"];
     assert_numbers(&json["summary"], &keys);
+    assert_numbers(&json["summary"], &["drops", "switches", "drains"]);
     assert!(json["summary"]["yields_mid_kernel"].as_u64() >= Some(60));
     for key in ["tasks_wrong", "tasks_on_excluded_sm"] {
         assert_eq!(json["summary"][key], 0, "{key}");

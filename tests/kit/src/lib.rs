@@ -4,6 +4,7 @@
 use preempt::{CpuLayout, Device, Preemption, Scheduler};
 
 mod gate;
+pub mod one_kernel;
 mod optional;
 pub mod storm;
 

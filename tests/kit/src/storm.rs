@@ -6,6 +6,7 @@ use std::time::Duration;
 use preempt::policy::{Arrival, DeviceView, Plan, Policy};
 use preempt::{Buffer, Error, Handle, LaunchId, LaunchReport, Preemption, Scheduler, Stream};
 use preempt_device::abi::SmRange;
+use preempt_device::worker::{MAX_REQUEUES, MAX_REQUEUES_FOR_LIMITS};
 use preempt_test_kernels as kernels;
 
 use crate::Random;
@@ -95,6 +96,10 @@ pub struct Tally {
     pub requeued: u64,
     /// Times that a block went on with a block-task that another one had left at a checkpoint.
     pub switches: u64,
+    /// Blocks of kernels with yield points or a checkpoint that ended their block-task on an SM that was taken.
+    pub drained: u64,
+    /// Whether launches that take SMs have latency limits, within which block-tasks are requeued more often.
+    pub has_limits: bool,
     /// The first mistake.
     pub mistake: Option<String>,
 }
@@ -117,12 +122,12 @@ impl Tally {
         self.compare(what, found, expected);
     }
 
-    /// Checks the starts of each block-task of a kernel with yield points: one, and one more for each of up to two
-    /// requeues.
+    /// Checks the starts of each block-task of a kernel with yield points: one, and one more for each requeue.
     fn starts(&mut self, what: &str, starts: &[u32]) {
+        let most = if self.has_limits { MAX_REQUEUES_FOR_LIMITS } else { MAX_REQUEUES };
         for (task, &starts) in starts.iter().enumerate() {
             self.requeued += u64::from(starts.saturating_sub(1));
-            if !(1..=3).contains(&starts) {
+            if !(1..=most + 1).contains(&starts) {
                 self.wrong(format!("{what}: block-task {task} was started {starts} times"));
             }
         }
@@ -458,6 +463,16 @@ impl Victim {
     }
 }
 
+/// Latency limits, from those that no block keeps to, to those that each does: as soon as possible, none, less and more than most
+/// block-tasks take, and for ever.
+const LIMITS: [Option<Duration>; 5] = [
+    None,
+    Some(Duration::ZERO),
+    Some(Duration::from_micros(20)),
+    Some(Duration::from_micros(200)),
+    Some(Duration::MAX),
+];
+
 /// The size of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Strength {
@@ -469,6 +484,8 @@ pub struct Strength {
     pub kinds: &'static [Kind],
     /// The priority of the small kernels; that of the others is 0.
     pub urgent_priority: i32,
+    /// Whether the small kernels have random latency limits, so that blocks leave in each way.
+    pub has_limits: bool,
     /// The seed of the random numbers.
     pub seed: u64,
 }
@@ -481,10 +498,11 @@ pub struct Strength {
 /// Errors of the scheduler, a refused policy included. Mistakes in the kernels' results are in the tally.
 pub fn yields(
     scheduler: &Scheduler,
-    Strength { enough, load, kinds, urgent_priority, seed }: Strength,
+    Strength { enough, load, kinds, urgent_priority, has_limits, seed }: Strength,
     mut watch: impl FnMut(&Tally),
 ) -> Result<Tally, Error> {
-    let mut tally = Tally::default();
+    let mut tally = Tally { has_limits, ..Tally::default() };
+    let drained = scheduler.stats().stops.drained;
     let mut random = Random(seed);
     let urgent = scheduler.stream(urgent_priority);
     let properties = scheduler.device().properties();
@@ -503,6 +521,9 @@ pub fn yields(
             let call = kernels::count_1d(&mut ticks, &mut tick_writes).grid(few).block(1);
             // Kernels as short as this run as plain grids, for which no cohort leaves its SMs.
             let form = [Preemption::Auto, Preemption::Preemptible][(random.below(8) > 0) as usize];
+            if has_limits {
+                urgent.set_latency_limit(LIMITS[random.below(LIMITS.len() as u32) as usize]);
+            }
             // Their yields do not count, and their results are compared once, at the end.
             let LaunchReport { tasks: ran, .. } = urgent.launch(call.preemption(form))?.wait()?;
             tally.kernels += 1;
@@ -520,6 +541,7 @@ pub fn yields(
         tally.count("the small kernels", &found, &expected);
     }
     scheduler.synchronize()?;
+    tally.drained = scheduler.stats().stops.drained - drained;
     Ok(tally)
 }
 
