@@ -408,10 +408,11 @@ mod tests;
 /// | ahead of the checkpoint | runs again when a block-task goes on: it writes shared memory alone, and reads no buffer that the kernel writes. The macro proves that [as above](#what-the-macro-proves); `idempotent` is the author's word for it |
 /// | behind it | anything |
 ///
-/// All threads of a block leave together, so a round costs a barrier, as a yield point in a body with barriers does. A variable
-/// that the compiler does not see change, in a `Cell` or behind a pointer, is not saved. The kernel has no yield points. A
-/// block goes on for a round at least before it leaves. It does not leave ahead of the loop: what takes long there, as a tile that
-/// is read into shared memory, is better done in the first rounds, and is saved then and not done again.
+/// All threads of a block leave together, so a round costs a barrier, as a yield point in a body with barriers does; a
+/// `sync_threads()` that ends the loop's body and the next checkpoint are one barrier. A variable that the compiler does not see
+/// change, in a `Cell` or behind a pointer, is not saved. The kernel has no yield points. A block goes on for a round at least
+/// before it leaves. It does not leave ahead of the loop: what takes long there, as a tile that is read into shared memory, is
+/// better done in the first rounds, and is saved then and not done again.
 ///
 /// The device keeps the block-tasks that were left in the launch's *save area*. A block that finds no slot there goes on, and
 /// tries again at each round: it leaves once a slot is free, unless its block-task has ended before. The CPU device has a slot
