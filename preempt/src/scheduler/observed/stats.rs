@@ -35,7 +35,9 @@ pub struct Stats {
 ///
 /// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
-/// host's signal until the host knows of the end, which is some microseconds longer.
+/// host's signal until the host knows of the end, which is some microseconds longer. Not counted on a GPU are stops of some of a
+/// launch's SMs where the signal is a write by a stream, as it is beside launches of less than a millisecond, or where the
+/// kernel has neither yield points nor a checkpoint: what its blocks do is not told.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stops {
