@@ -5,13 +5,12 @@ use std::sync::atomic::AtomicU32 as Count;
 use std::thread::sleep;
 use std::time::Duration;
 
+use preempt::Error;
 use preempt::error::LaunchError;
-use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, CpuLayout, Device, Error, NoGrid, Scheduler, Stream};
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
-use preempt_test_kit::Random;
+use preempt_test_kit::one_kernel::{Kernel, Storm};
 
 const TASKS: u32 = 8;
 const THREADS: u32 = 32;
@@ -26,8 +25,11 @@ const ROUNDS: u32 = 60;
 /// Nanoseconds of one thread in a round.
 const PAUSE: u32 = 30_000;
 
-/// Microseconds between two urgent launches, at most.
-const MAX_DELAY: u32 = 800;
+/// The most between two urgent launches.
+const MAX_PAUSE: Duration = Duration::from_micros(800);
+
+/// Of the random numbers.
+const SEED: u64 = 5;
 
 /// Starts of block-tasks, which are no results: `starts` sees that block-tasks were left.
 static STARTS: Count = Count::new(0);
@@ -131,52 +133,21 @@ fn counts_starts(x: &[u32], y: SliceMut<u32>) {
     unsafe { y.write(i, y.read(i) + sum) };
 }
 
-struct Storm {
-    scheduler: Scheduler,
-    stream: Stream,
-    urgent: Stream,
-    random: Random,
+/// What a kernel leaves, with urgent launches until it is done if it is `disturbed`.
+fn left(storm: &mut Storm, kernel: Kernel, disturbed: bool) -> Vec<u32> {
+    let pause = disturbed.then_some(MAX_PAUSE);
+    let left = storm.left(|x, y| kernel(x, y).grid(TASKS), ELEMENTS, &[0; ELEMENTS], pause);
+    let (left, report) = left.expect("it runs");
+    assert!(!disturbed || report.yields > 0, "nothing was stopped");
+    left
 }
-
-impl Storm {
-    fn new() -> Storm {
-        let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
-        let builder = Scheduler::builder().device(device).policy(StaticPriority::whole_device());
-        let scheduler = builder.build().expect("a scheduler");
-        let (stream, urgent) = (scheduler.stream(0), scheduler.stream(1));
-        Storm { scheduler, stream, urgent, random: Random(5) }
-    }
-
-    /// What a kernel leaves, with urgent launches until it is done if it is `disturbed`.
-    fn left(&mut self, kernel: Kernel, disturbed: bool) -> Vec<u32> {
-        let x: Vec<u32> = (0..ELEMENTS as u32).map(|i| i * i % 251).collect();
-        let x = self.scheduler.buffer(&x).expect("memory");
-        let mut y = self.zeroed(ELEMENTS);
-        let (mut ticks, mut writes) = (self.zeroed(1), self.zeroed(1));
-        let launch = self.stream.launch(kernel(&x, &mut y).grid(TASKS)).expect("accepted");
-        while disturbed && !launch.is_done() {
-            sleep(Duration::from_micros(self.random.below(MAX_DELAY).into()));
-            let call = kernels::count_1d(&mut ticks, &mut writes).grid(1).block(1);
-            self.urgent.launch(call).expect("accepted").wait().expect("it runs");
-        }
-        let report = launch.wait().expect("it runs");
-        assert!(!disturbed || report.yields > 0, "nothing was stopped");
-        self.stream.download(&y).and_then(|copy| copy.wait()).expect("copied")
-    }
-
-    fn zeroed(&self, len: usize) -> Buffer<u32> {
-        self.scheduler.zeroed(len).expect("memory")
-    }
-}
-
-type Kernel = fn(&Buffer<u32>, &mut Buffer<u32>) -> Call<'static, NoGrid>;
 
 /// Launches in the storm that leave something else than an undisturbed one.
 fn mistakes(kernel: Kernel) -> usize {
-    let mut storm = Storm::new();
-    let expected = storm.left(kernel, false);
+    let mut storm = Storm::new(SEED);
+    let expected = left(&mut storm, kernel, false);
     assert!(expected.iter().any(|value| *value != 0));
-    (0..LAUNCHES).filter(|_| storm.left(kernel, true) != expected).count()
+    (0..LAUNCHES).filter(|_| left(&mut storm, kernel, true) != expected).count()
 }
 
 #[test]
@@ -196,9 +167,9 @@ fn conditions_that_change_memory() {
 
 #[test]
 fn a_cancelled_launch_leaves_nothing_to_the_next_one() {
-    let mut storm = Storm::new();
+    let mut storm = Storm::new(SEED);
     let kernel: Kernel = |x, y| counts_rounds(x, y);
-    let expected = storm.left(kernel, false);
+    let expected = left(&mut storm, kernel, false);
     let x = storm.scheduler.buffer(&[1; ELEMENTS]).expect("memory");
     let (mut ticks, mut writes) = (storm.zeroed(1), storm.zeroed(1));
     for round in 0..10 {
@@ -218,7 +189,7 @@ fn a_cancelled_launch_leaves_nothing_to_the_next_one() {
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(storm.left(kernel, true), expected);
+        assert_eq!(left(&mut storm, kernel, true), expected);
     }
 }
 
@@ -229,10 +200,10 @@ fn the_storm_finds_what_runs_again() {
 
 #[test]
 fn a_block_task_is_left_again_and_again() {
-    let mut storm = Storm::new();
-    let expected = storm.left(|x, y| counts_starts(x, y), false);
+    let mut storm = Storm::new(SEED);
+    let expected = left(&mut storm, |x, y| counts_starts(x, y), false);
     let before = STARTS.load(Relaxed);
-    assert_eq!(storm.left(|x, y| counts_starts(x, y), true), expected);
+    assert_eq!(left(&mut storm, |x, y| counts_starts(x, y), true), expected);
     let starts = STARTS.load(Relaxed) - before;
     // Where block-tasks are dropped, each has three runs at most.
     assert!(starts > 3 * TASKS, "{starts} starts of {TASKS} block-tasks");

@@ -8,13 +8,12 @@ use syn::{Lifetime, Token};
 
 use super::instances;
 use super::parts::{self, Yields, rebuild};
-use crate::analyze::idempotence::Proof;
 use crate::names::{at, local, plain_symbol, preemptible_symbol, shared_end, yields_variable};
 use crate::parse::instances::Instance;
 use crate::parse::rust_cuda::RustCuda;
 use crate::parse::{
     AMORTIZE_LIMITS, BLOCK_LIMITS, Form, Kernel, MAX_THREADS, MAX_THREADS_Z, Options, Param,
-    ParamKind,
+    ParamKind, Proof,
 };
 use crate::rewrite::rust_cuda::with_host_macros;
 use crate::rewrite::shared::SharedMemory;

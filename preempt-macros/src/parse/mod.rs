@@ -12,7 +12,6 @@ use syn::{
     parse_quote,
 };
 
-use crate::analyze::idempotence::Proof;
 use crate::device_crate;
 use crate::errors::{Errors, both};
 use instances::Instances;
@@ -20,6 +19,13 @@ use rust_cuda::RustCuda;
 
 pub mod instances;
 pub mod rust_cuda;
+
+/// What is known of block-tasks that run again from their start.
+pub struct Proof {
+    /// The variant of `Idempotence`.
+    pub idempotence: &'static str,
+    pub reason: String,
+}
 
 /// A function that `#[preemptible]` accepts.
 pub struct Kernel {

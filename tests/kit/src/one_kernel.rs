@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Call, CpuLayout, Device, LaunchReport, NoGrid, Scheduler, Stream};
+use preempt::{Buffer, Call, CpuLayout, Device, Error, LaunchReport, NoGrid, Scheduler, Stream};
 use preempt_test_kernels as kernels;
 
 use crate::Random;
@@ -41,16 +41,20 @@ impl Storm {
     /// What a kernel leaves in its second buffer, which has the values `y` before. The first one has that many [`inputs`]. With
     /// a `pause` the kernel is disturbed: until it is done, urgent launches follow each other, with pauses of up to that.
     ///
+    /// # Errors
+    ///
+    /// That of the kernel.
+    ///
     /// # Panics
     ///
-    /// If a launch fails.
+    /// If anything else fails.
     pub fn left(
         &mut self,
         call: impl FnOnce(&Buffer<u32>, &mut Buffer<u32>) -> Call<'static>,
         inputs_len: usize,
         y: &[u32],
         pause: Option<Duration>,
-    ) -> (Vec<u32>, LaunchReport) {
+    ) -> Result<(Vec<u32>, LaunchReport), Error> {
         let x = self.scheduler.buffer(&inputs(inputs_len)).expect("memory");
         let mut y = self.scheduler.buffer(y).expect("memory");
         let (mut ticks, mut writes) = (self.zeroed(1), self.zeroed(1));
@@ -63,9 +67,9 @@ impl Storm {
             let call = kernels::count_1d(&mut ticks, &mut writes).grid(1).block(1);
             self.urgent.launch(call).expect("accepted").wait().expect("it runs");
         }
-        let report = launch.wait().expect("it runs");
+        let report = launch.wait()?;
         let left = self.stream.download(&y).and_then(|copy| copy.wait()).expect("copied");
-        (left, report)
+        Ok((left, report))
     }
 
     /// A buffer of zeros.

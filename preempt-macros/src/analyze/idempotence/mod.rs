@@ -29,7 +29,7 @@ pub use self::library::ASSERTIONS;
 use self::types::Ty;
 use self::walk::{Memory, Shape, Value, Walk};
 use crate::names::{text_of, yield_point};
-use crate::parse::{Form, Kernel, ParamKind};
+use crate::parse::{Form, Kernel, ParamKind, Proof};
 
 mod calls;
 mod findings;
@@ -49,13 +49,6 @@ pub enum Verdict {
     Relaxed(Relaxed),
     /// At none.
     Never(Obstacle),
-}
-
-/// What is known of block-tasks that run again from their start.
-pub struct Proof {
-    /// The variant of `Idempotence`.
-    pub idempotence: &'static str,
-    pub reason: String,
 }
 
 pub struct Relaxed {
