@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::chart::Picture;
 
 mod antt;
-mod chimera;
+pub(crate) mod chimera;
 mod coschedule;
 mod fairness;
 mod foreign;

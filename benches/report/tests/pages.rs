@@ -180,6 +180,53 @@ fn what_older_results_lack_is_on_the_page_once_it_is_measured() {
 }
 
 #[test]
+fn chimera_tells_estimates_and_strict_kernels_once_they_are_measured() {
+    let root = copy("estimated");
+    let is_estimate = |row: &Value| row.get("estimated").is_some();
+    change(&root, "chimera-gpu.json", |chimera| {
+        chimera["rows"].as_array_mut().unwrap().retain(|row| !is_estimate(row));
+    });
+    let unmeasured = "of each program may be dropped, is not measured yet.";
+    let page = results_page(&root);
+    assert!(page.contains(unmeasured) && !page.contains("| late, strict |"), "{page}");
+
+    change(&root, "chimera-gpu.json", |chimera| {
+        let estimate = |program, [strict, declared]: [u32; 2], saved: Option<u32>| {
+            json!({
+                "estimated": program, "kernel": "longest", "block_task_us": 84.0, "blocks_per_sm": 3,
+                "saved_bytes": saved, "context_bytes": 24576, "drain_us": 42.0,
+                "switch_us": saved.map(|_| 1.5), "context_us": 2.5, "flush_lost": 0.307,
+                "switch_lost": saved.map(|_| 0.036), "context_lost": 0.06, "kernels_strict": strict,
+                "kernels_relaxed": 0, "kernels_declared": declared, "kernels_without": 0,
+            })
+        };
+        let late = |row: &mut Value| {
+            let known = [("drain", 0.91), ("flush", 0.03)];
+            let of_arm = known.iter().find(|(arm, _)| row["arm"] == *arm);
+            of_arm.into_iter().for_each(|(_, late)| row["late"] = (*late).into());
+        };
+        let rows = chimera["rows"].as_array_mut().unwrap();
+        rows.iter_mut().for_each(late);
+        rows.extend([
+            estimate("BS", [1, 0], None),
+            estimate("ST", [0, 1], Some(4096)),
+            estimate("SAD", [2, 1], Some(2048)),
+        ]);
+    });
+    let page = results_page(&root);
+    assert!(!page.contains(unmeasured));
+    for told in [
+        "| BS | `longest` | 84.0 µs | 3 | - / 24576 | 42.0 µs | - | 2.50 µs | 30.7 % | - | 6.0 % |",
+        "| ST | `longest` | 84.0 µs | 3 | 4096 / 24576 | 42.0 µs | 1.50 µs | 2.50 µs | 30.7 % | 3.6 % | 6.0 % |",
+        "| BS | 1 | 0 | 0 | 0 | 3.0 % | 3.0 % |",
+        "| ST | 0 | 0 | 1 | 0 | 91.0 % | 3.0 % |",
+        "| SAD | 2 | 0 | 1 | 0 | - | 3.0 % |",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
+}
+
+#[test]
 fn the_program_checks_the_folder_that_it_runs_in() {
     let plot = |folder: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_preempt-plot"));

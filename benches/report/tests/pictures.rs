@@ -303,12 +303,14 @@ fn broken_files_are_refused_in_words() {
 fn chimera_has_lines_by_limit_bars_by_program_and_gains_of_the_shown_pairs() {
     let row = |program: &str, arm: &str, limit: f64, lost: Option<f64>| {
         let violations = (arm == "choice").then_some(0.01);
-        json!({ "program": program, "arm": arm, "limit_us": limit, "violations": violations, "late": 0.02,
-                "throughput_lost": lost })
+        let late = lost.map(|_| if arm == "drain" { 0.6 } else { 0.02 });
+        json!({ "program": program, "arm": arm, "limit_us": limit, "violations": violations, "late": late,
+                "throughput_lost": lost, "drained": 1, "requeued": 2, "switched": 0 })
     };
     let mut rows = Vec::new();
     for program in ["BS", "LUD"] {
         rows.push(row(program, "drain", 15.0, Some(0.09)));
+        rows.push(row(program, "flush", 15.0, None));
         rows.push(row(program, "switch", 15.0, None));
         rows.extend([5.0, 15.0].map(|limit| row(program, "choice", limit, Some(0.1))));
     }
@@ -325,25 +327,69 @@ fn chimera_has_lines_by_limit_bars_by_program_and_gains_of_the_shown_pairs() {
     let results = results("chimera", rows.clone(), summary);
     let svg = picture(&results).unwrap().svg().unwrap();
     let (bars, texts) = drawn(&svg);
-    // Drain and choice of two programs; shared and ceiling of the one pair that is shown, in two panels.
+    // Drain and choice of two programs, in two panels; drained, dropped and switched blocks of two limits; shared and ceiling
+    // of the one pair that is shown, in two panels.
     let mut bars: Vec<_> = bars.into_iter().map(|(_, count)| count).collect();
     bars.sort_unstable();
-    assert_eq!(bars.iter().sum::<usize>(), 2 * 2 + 2 * 2, "{bars:?}");
+    assert_eq!(bars.iter().sum::<usize>(), 2 * 4 + 2 * 3 + 2 * 2, "{bars:?}");
     has(&texts, &["BS LUD", "LUD", "limit, in µs", "Tasks behind their deadline"]);
-    has(&texts, &["Chimera, simulated Fermi, mean: 25.40x"]);
+    has(&texts, &["Chimera, simulated Fermi, mean: 25.40x", "Throughput lost by limit", "5 µs"]);
+    has(&texts, &["Tasks behind their deadline, which a limit of 15 µs allows", "dropped"]);
     assert!(!texts.iter().any(|text| text == "BS CP" || text == "switch"), "{texts:?}");
+    assert!(!texts.iter().any(|text| text.starts_with("Estimated")), "{texts:?}");
     let table = papers::comparison(&results).unwrap();
     assert_eq!(table[1], ["violations of 15 µs, or `limit_us`", "0.2 %", "0.1 %", "0.0 %"]);
     assert_eq!(table[6], ["ANTT lower, all pairs", "5.50x", "6.00x", "6.50x"]);
     assert_eq!(table[7], ["STP, all pairs", "+12.2 %", "+20.0 %", "+25.0 %"]);
     assert_eq!(table[8][2..], ["-", "-"]);
+    assert_eq!(table[11], ["tasks behind their deadline, drain", "61.3 %", "60.0 %", "0.0 %"]);
+    assert_eq!(table.len(), 1 + 9 + 4, "no estimates");
 
     // Without stops that the device has timed, and without pairs.
-    rows.truncate(8);
+    rows.truncate(10);
     rows.iter_mut().for_each(|row| row["violations"] = Value::Null);
     let (_, texts) = svg_of(&crate::results("chimera", rows, json!({})));
     has(&texts, &["Tasks behind their deadline"]);
     assert!(!texts.iter().any(|text| text.contains("STP") || text.contains("took longer")));
+}
+
+#[test]
+fn chimera_has_estimates_and_what_is_strict_once_they_are_measured() {
+    let row = |program: &str, arm: &str, late: f64| json!({ "program": program, "arm": arm, "limit_us": 30.0, "late": late, "throughput_lost": 0.1 });
+    let estimate = |program: &str, saved: Option<f64>, [strict, declared]: [u32; 2]| {
+        json!({ "estimated": program, "kernel": "kernel", "block_task_us": 100.0, "blocks_per_sm": 4,
+                "saved_bytes": saved, "context_bytes": 32768, "drain_us": 50.0,
+                "switch_us": saved.map(|_| 0.5), "context_us": 4.0, "flush_lost": 0.307,
+                "switch_lost": saved.map(|_| 0.01), "context_lost": 0.08, "kernels_strict": strict,
+                "kernels_relaxed": 0, "kernels_declared": declared, "kernels_without": 1 })
+    };
+    let mut rows = Vec::new();
+    for program in ["BS", "ST", "SAD"] {
+        rows.extend([row(program, "drain", 0.8), row(program, "flush", 0.1)]);
+    }
+    let of_techniques =
+        svg_of(&results("chimera", rows.clone(), json!({}))).0.iter().sum::<usize>();
+    assert_eq!(of_techniques, 2 * 3 * 2, "drain and flush of three programs, in two panels");
+    rows.extend([
+        estimate("BS", None, [1, 0]),
+        estimate("ST", Some(4096.0), [0, 1]),
+        estimate("SAD", Some(4096.0), [2, 1]),
+    ]);
+    let summary = json!({ "estimated_drain_us": 50.0, "estimated_context_lost": 0.08 });
+    let results = results("chimera", rows, summary);
+    let (bars, texts) = svg_of(&results);
+    // Drain, and what is saved where that is known, and all registers; flush in the place of drain; what is late with
+    // kernels that are strict where that is known, and with all.
+    let more = (3 + 2 + 3) + (3 + 2 + 3) + (2 + 3);
+    assert_eq!(bars.iter().sum::<usize>(), of_techniques + more, "{bars:?}");
+    has(
+        &texts,
+        &["switch, all registers and shared memory", "of kernels that are strictly idempotent"],
+    );
+    has(&texts, &["Chimera, simulated Fermi, strict: 50.0 %"]);
+    let table = papers::comparison(&results).unwrap();
+    assert_eq!(table[table.len() - 2], ["estimated time to drain", "830 µs", "50.0 µs", "-"]);
+    assert_eq!(table[table.len() - 1][1..], ["47.7 %", "8.0 %", "-"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Blocks that drain, are dropped or switch, and the choice among them (Chimera, ASPLOS 2015, figures 6 to 8, 10 and 11).
+//! Blocks that drain, are dropped or switch, and the choice among them (Chimera, ASPLOS 2015, figures 2, 3 and 6 to 11).
 
 use std::time::Duration;
 
@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::samples::{mean, show, show_number, show_percent, show_time};
 
+mod estimates;
 mod periodic;
 mod policies;
 mod sharing;
 mod site;
 
+use estimates::{Estimate, Estimates};
 pub use periodic::LIMIT;
 use periodic::{Arm, Found, Periodic, Row};
 use sharing::Pair;
@@ -58,7 +60,7 @@ program runs again and again meanwhile, in its preemptible form. The arms, which
   ends. What a program gains because a task was killed or late does not count: the time that the
   task did not hold its SMs is taken off, at the rate of half of the device.
 - drained, dropped, switched: blocks that had to leave, by what they did; `work dropped` is the time
-  that dropped block-tasks had run.
+  that dropped block-tasks had run, and `saved_bytes` are those that blocks wrote at checkpoints.
 
 In pairs both programs start at once, each is started again until the other one has ended, too, and
 the first run of each counts. `in order`: plain grids, one kernel at a time in the order of arrival.
@@ -66,6 +68,25 @@ the first run of each counts. `in order`: plain grids, one kernel at a time in t
 with Rounds, in a policy of the suite's own), with a limit of 30 µs. `ceiling`: the same policy in
 virtual time, where launching and preempting cost nothing, with the launches as they were alone.
 ANTT and STP are by the median time alone, plain, and for the ceiling by the time alone there.
+
+For each program there is an estimate beside that, as the paper makes it (section 2.4). It is of
+the `kernel` that takes the longest when the program runs alone, of those with yield points where
+there are any, in the preemptible form without checkpoints.
+
+- `block_task_us`: the mean time of its `block_tasks`, a launch's time by how many blocks run at a
+  time: all that the SMs hold, or as many as there are block-tasks. Short launches have some
+  microseconds of the host in it.
+- `drain_us`: half of that, since a block is to leave at any moment of its block-task. To drain
+  loses nothing. To drop the block-task at a yield point takes no time, and `flush_lost` is the mean
+  of what is done again, by that and the block-task: 1 - ln 2.
+- `switch_us`: the time in which all blocks of an SM write what they save at a checkpoint
+  (`saved_bytes` each, as they did beside the task), where the SM has its part of the memory's
+  bandwidth; `switch_lost`: two of that by the time of a block-task. `context_us` and `context_lost`
+  are the same of all registers and shared memory (`context_bytes`), which the paper has.
+- `kernels_strict`, `_relaxed`, `_declared` and `_without`: the program's kernels whose block-tasks
+  may run again from any yield point, from those ahead of what cannot be repeated, because the
+  kernel says so, and those without yield points. Where all or none are strict of those that may be
+  dropped, `flush` or `drain` is what a device does that drops only these (the paper's figure 9).
 
 - `violations_mean` and `_worst` (of the `violations_programs` whose launches were stopped at all),
   `throughput_lost_mean`, `end_to_end_late` and
@@ -80,6 +101,9 @@ ANTT and STP are by the median time alone, plain, and for the ceiling by the tim
 - `with_checkpoints_over_without`: how much longer a program takes alone with checkpoints than with
   yield points in their places, a ratio; `with_checkpoints_over_without_max` the largest. `lost` is
   by the rate with yield points in all arms, so it has this cost in it.
+- `memory_gb_per_s`: what a copy of 1 GiB reads and writes in a second, on the CPU device a copy of
+  64 KiB. `estimated_drain_us`, `estimated_switch_us` and so on are the means of the estimates, each
+  over the programs that have it. `kernels_strict` and so on are sums over the programs.
 - `wrong`: how often the outputs of a program were not those of an undisturbed run; they are
   compared after each part of an arm and each run of a pair. `drains`, `drops` and `switches` are
   blocks of the programs, over the whole suite.
@@ -120,8 +144,9 @@ fn run(bench: &Bench) -> Result<Outcome> {
     let programs = programs.collect::<Result<Vec<_>>>()?;
     let periodic = periodic::periodic(bench, &mut site, &programs)?;
     let pairs = sharing::sharing(bench, &mut site, &programs)?;
+    let estimates = estimates::estimates(bench, &mut site, &programs, &periodic)?;
     site.scheduler.synchronize()?;
-    Ok(outcome(&periodic, &pairs, &site))
+    Ok(outcome(&periodic, &pairs, &estimates, &site))
 }
 
 /// The share of the stops or of the tasks of a row.
@@ -139,7 +164,7 @@ impl Row {
 }
 
 /// The summary, by its keys.
-fn summary(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Value {
+fn summary(periodic: &Periodic, pairs: &[Pair], estimates: &Estimates, site: &Site) -> Value {
     let of = |arm| periodic.rows.iter().filter(move |row: &&Row| row.arm == arm);
     let chosen = Arm::Choice(LIMIT);
     let violations: Vec<f64> = of(chosen).filter_map(Row::violations).collect();
@@ -177,9 +202,10 @@ fn summary(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Value {
         "drops": stops.requeued.saturating_sub(periodic.killed),
         "switches": stops.switched,
     });
-    let sharing = shared(pairs);
-    if let (Some(summary), Some(sharing)) = (summary.as_object_mut(), sharing.as_object()) {
-        summary.extend(sharing.clone());
+    for more in [shared(pairs), estimated(estimates)] {
+        if let (Some(summary), Value::Object(more)) = (summary.as_object_mut(), more) {
+            summary.extend(more);
+        }
     }
     with_tally(summary, &site.tally)
 }
@@ -213,6 +239,27 @@ fn shared(pairs: &[Pair]) -> Value {
         "lud_stp_gain": part(lud[2]),
         "lud_stp_ceiling": part(lud[3]),
         "over_ceiling": over.map(|(ours, free)| ours / free).reduce(f64::min),
+    })
+}
+
+/// The keys of the estimates.
+fn estimated(Estimates { programs, bandwidth }: &Estimates) -> Value {
+    let mean_of = |of: fn(&Estimate) -> Option<f64>| {
+        mean(&programs.iter().filter_map(of).collect::<Vec<_>>())
+    };
+    let sum = |of: fn(&Estimate) -> u32| programs.iter().map(of).sum::<u32>();
+    json!({
+        "memory_gb_per_s": bandwidth / 1e9,
+        "estimated_drain_us": mean_of(|of| Some(microseconds(of.drain()))),
+        "estimated_switch_us": mean_of(|of| of.switch(of.saved).map(microseconds)),
+        "estimated_context_us": mean_of(|of| of.switch(of.context).map(microseconds)),
+        "estimated_flush_lost": mean_of(Estimate::flush_lost),
+        "estimated_switch_lost": mean_of(|of| of.switch_lost(of.saved)),
+        "estimated_context_lost": mean_of(|of| of.switch_lost(of.context)),
+        "kernels_strict": sum(|of| of.kernels.strict),
+        "kernels_relaxed": sum(|of| of.kernels.relaxed),
+        "kernels_declared": sum(|of| of.kernels.declared),
+        "kernels_without": sum(|of| of.kernels.without),
     })
 }
 
@@ -270,6 +317,7 @@ fn push_row(rows: &mut Rows, periodic: &Periodic, row: &Row) {
         "requeued": stops.map(|stops| stops.requeued),
         "switched": stops.map(|stops| stops.switched),
         "work_dropped_us": stops.map(|stops| microseconds(stops.lost)),
+        "saved_bytes": stops.map(|stops| stops.saved_bytes),
     });
     rows.push(cells, json);
 }
@@ -305,8 +353,37 @@ fn push_pair(rows: &mut Rows, pair: &Pair) {
     }
 }
 
-fn outcome(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Outcome {
-    let summary = summary(periodic, pairs, site);
+fn push_estimate(rows: &mut Rows, of: &Estimate) {
+    let [switch, context] = [of.saved, of.context].map(|bytes| of.switch(bytes));
+    let [switch_lost, context_lost] = [of.saved, of.context].map(|bytes| of.switch_lost(bytes));
+    let told = format!("block-task {}, switch {}", show(of.block_task), show_time(switch));
+    let mut cells = line([of.program, "estimate", "-", &told]);
+    cells.extend(line(["-", "-", &show(of.drain()), "-"]));
+    cells.extend(line([&show_percent(of.flush_lost()), "-", "-", "-", "-"]));
+    let json = json!({
+        "estimated": of.program,
+        "kernel": of.kernel,
+        "block_tasks": of.block_tasks,
+        "block_task_us": microseconds(of.block_task),
+        "blocks_per_sm": of.blocks_per_sm,
+        "saved_bytes": of.saved,
+        "context_bytes": of.context,
+        "drain_us": microseconds(of.drain()),
+        "switch_us": switch.map(microseconds),
+        "context_us": context.map(microseconds),
+        "flush_lost": of.flush_lost(),
+        "switch_lost": switch_lost,
+        "context_lost": context_lost,
+        "kernels_strict": of.kernels.strict,
+        "kernels_relaxed": of.kernels.relaxed,
+        "kernels_declared": of.kernels.declared,
+        "kernels_without": of.kernels.without,
+    });
+    rows.push(cells, json);
+}
+
+fn outcome(periodic: &Periodic, pairs: &[Pair], estimates: &Estimates, site: &Site) -> Outcome {
+    let summary = summary(periodic, pairs, estimates, site);
     let mut rows = Rows::below([
         "program",
         "arm",
@@ -324,11 +401,13 @@ fn outcome(periodic: &Periodic, pairs: &[Pair], site: &Site) -> Outcome {
     ]);
     periodic.rows.iter().for_each(|row| push_row(&mut rows, periodic, row));
     pairs.iter().for_each(|pair| push_pair(&mut rows, pair));
+    estimates.programs.iter().for_each(|of| push_estimate(&mut rows, of));
     let percent = |key: &str| show_percent(summary[key].as_f64());
     Outcome {
         about: format!(
             "A task that takes half of the SMs for {} in every {} from programs, and pairs of these that share the \
-             device; of pairs the turnarounds, and those alone. With the choice, {} of the stops take longer than \
+             device; of pairs the turnarounds, and those alone; of estimates what it takes to drain, and what is lost \
+             if a block-task is dropped. With the choice, {} of the stops take longer than \
              {}, and {} of the throughput is lost.",
             show(periodic.task),
             show(periodic.period),

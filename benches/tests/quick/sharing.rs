@@ -206,14 +206,15 @@ fn mix_has_three_settings_and_counts_yields_by_priority() {
 }
 
 #[test]
-fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
+fn chimera_has_nine_arms_and_an_estimate_for_each_program_and_three_arms_for_each_pair() {
     let options = ["--program", "BS", "--program", "LUD", "--program", "ST"];
     let json = quick_of(
         "chimera",
         &options.into_iter().chain(["--svg", "chimera.svg"]).collect::<Vec<_>>(),
     );
     let rows = json["rows"].as_array().unwrap();
-    let (rows, pairs) = rows.split_at(3 * 9);
+    let (rows, others) = rows.split_at(3 * 9);
+    let (pairs, estimates) = others.split_at(2 * 3);
     for (arms, program) in rows.chunks(9).zip(["BS", "LUD", "ST"]) {
         let alone = ["drain", "flush", "switch"];
         assert_eq!(column(arms, "arm"), [&alone[..], &["choice"; 6]].concat());
@@ -235,6 +236,7 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
             assert_numbers(row, &keys);
             assert_numbers(row, &["stops", "drained", "requeued", "switched", "work_dropped_us"]);
             let saves = row["form"] == "checkpoints";
+            assert_eq!(number(row, "saved_bytes") > 0.0, number(row, "switched") > 0.0, "{row}");
             assert_eq!(row["with_checkpoints_over_without"].is_number(), saves, "{row}");
         }
     }
@@ -246,8 +248,42 @@ fn chimera_has_nine_arms_for_each_program_and_three_for_each_pair() {
             assert_numbers(row, &["antt", "stp", "samples"]);
         }
     }
-    assert_eq!(pairs.len(), 2 * 3);
+    // The yield points of one are proved, the other one declares that its block-tasks may run again.
+    let kernels = [("BS", [1, 0, 0, 0]), ("LUD", [0, 0, 0, 4]), ("ST", [0, 0, 1, 0])];
+    assert_eq!(estimates.len(), kernels.len());
+    for (row, (program, counts)) in estimates.iter().zip(kernels) {
+        assert_eq!(row["estimated"], program);
+        let found = ["strict", "relaxed", "declared", "without"]
+            .map(|of| number(row, &format!("kernels_{of}")));
+        assert_eq!(found, counts.map(f64::from), "{row}");
+        assert!(row["kernel"].is_string() && number(row, "block_tasks") > 0.0, "{row}");
+        // Both are whole nanoseconds.
+        let half = number(row, "block_task_us") / 2.0;
+        assert!((number(row, "drain_us") - half).abs() < 1e-3, "{row}");
+        assert!(number(row, "blocks_per_sm") > 0.0, "{row}");
+        assert_eq!(row["flush_lost"].is_number(), program != "LUD", "{row}");
+        let saved = rows.iter().any(|other| {
+            other["program"] == program && other["switched"].as_u64().is_some_and(|count| count > 0)
+        });
+        for key in ["saved_bytes", "switch_us", "switch_lost"] {
+            assert_eq!(row[key].is_number(), saved, "{key} in {row}");
+        }
+        let unknown = ["context_bytes", "context_us", "context_lost"];
+        assert!(
+            unknown.iter().all(|key| row[key] == Value::Null),
+            "the CPU device has no registers"
+        );
+    }
     let summary = &json["summary"];
+    assert_numbers(summary, &["memory_gb_per_s", "estimated_drain_us", "estimated_flush_lost"]);
+    assert!(
+        ["switch_us", "switch_lost", "context_us", "context_lost"]
+            .iter()
+            .all(|key| summary.get(format!("estimated_{key}")).is_some())
+    );
+    let kernels = ["strict", "relaxed", "declared", "without"]
+        .map(|of| number(summary, &format!("kernels_{of}")));
+    assert_eq!(kernels, [1.0, 0.0, 1.0, 4.0]);
     assert_eq!((&summary["wrong"], &summary["limit_us"]), (&0.into(), &30.0.into()));
     let keys = ["violations_mean", "violations_worst", "throughput_lost_switch"];
     assert!(keys.iter().all(|key| summary.get(key).is_some()), "{summary}");

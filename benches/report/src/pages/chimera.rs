@@ -3,9 +3,10 @@
 use anyhow::Result;
 use serde::Deserialize;
 
-use super::markdown::{Table, percent};
+use super::markdown::{Table, percent, time_or_dash};
 use super::results::{Folder, Results};
 use super::scheduling::compared;
+use crate::pictures::chimera::Estimate;
 use crate::pictures::distinct;
 use crate::{digits, time};
 
@@ -36,6 +37,7 @@ pub fn chimera(folder: &Folder) -> Result<String> {
 
 fn measured(results: &Results) -> Result<String> {
     let rows: Vec<Row> = results.rows_with("program")?;
+    let estimates: Vec<Estimate> = results.rows_with_any(Estimate::FIELD)?;
     let of = |key| results.number(key);
     let limit = of("limit_us")?;
     Ok(format!(
@@ -43,7 +45,7 @@ fn measured(results: &Results) -> Result<String> {
          one technique or by choice. {} of the tasks with a limit of {limit:.0} µs were not over at their deadline; {} \
          were later than the floor, {}, and 5 µs. The longest stop took {} on the device's clock.\n\n{}\n{}\n\
          By program; the throughput lost is that of the arm, and the violations are those of the choice with \
-         {limit:.0} µs.\n\n{}\n\
+         {limit:.0} µs.\n\n{}\n{}\n\
          Pairs of these programs in even parts, against one kernel at a time: {} pairs, of which the mean ANTT is {} times \
          lower, and the mean STP differs by {}. The mean that is furthest below its ceiling, \
          where preemption is free, reaches {} of it.\n\n{}",
@@ -56,6 +58,7 @@ fn measured(results: &Results) -> Result<String> {
         compared(results)?,
         by_limit(&rows),
         by_program(&rows, limit),
+        estimated(&rows, &estimates, limit),
         of("pairs")?,
         digits(of("antt_gain")?),
         percent(of("stp_gain")?),
@@ -108,6 +111,11 @@ fn by_limit(rows: &[Row]) -> String {
     table.text()
 }
 
+fn in_arm<'a>(rows: &'a [Row], program: &str, arm: &str, limit_us: f64) -> Option<&'a Row> {
+    let is_it = |row: &&Row| row.arm == arm && row.limit_us == limit_us && row.program == program;
+    rows.iter().find(is_it)
+}
+
 /// With the summary's limit, which rows without one have, too.
 fn by_program(rows: &[Row], limit_us: f64) -> String {
     let mut table = Table::new([
@@ -121,10 +129,7 @@ fn by_program(rows: &[Row], limit_us: f64) -> String {
         "switch",
     ]);
     for program in distinct(rows.iter().map(|row| &row.program)) {
-        let arm = |arm: &str| {
-            let is_it = |row: &&Row| row.arm == arm && row.limit_us == limit_us;
-            rows.iter().filter(|row| row.program == *program).find(is_it)
-        };
+        let arm = |arm: &str| in_arm(rows, program, arm, limit_us);
         let lost = |name: &str| percent_or_dash(arm(name).and_then(|row| row.throughput_lost));
         let choice = arm("choice");
         table.row([
@@ -136,6 +141,84 @@ fn by_program(rows: &[Row], limit_us: f64) -> String {
             lost("drain"),
             lost("flush"),
             lost("switch"),
+        ]);
+    }
+    table.text()
+}
+
+/// What is estimated of each program, and its kernels by what may run again (figures 2, 3 and 9).
+fn estimated(rows: &[Row], estimates: &[Estimate], limit_us: f64) -> String {
+    if estimates.is_empty() {
+        return "What each technique is estimated to take and to lose, and how many kernels of each program may be dropped, \
+                is not measured yet.\n"
+            .to_owned();
+    }
+    format!(
+        "What the paper's estimates say of the kernel that takes the longest in each program: a block-task is left at any \
+         moment, and an SM that switches has its part of the memory's bandwidth. To drop a block-task takes no time, and to \
+         drain loses nothing.\n\n{}\n\
+         Kernels by what is known of block-tasks that run again, and the tasks behind their deadline if only strictly \
+         idempotent ones are dropped, or all that may be: the first is what `flush` has where all are strict, what \
+         `drain` has where none is, and not known otherwise.\n\n{}",
+        estimated_costs(estimates),
+        idempotent(rows, estimates, limit_us),
+    )
+}
+
+fn estimated_costs(estimates: &[Estimate]) -> String {
+    let mut table = Table::new([
+        "program",
+        "kernel",
+        "block-task",
+        "blocks per SM",
+        "bytes saved / in all",
+        "drain",
+        "switch",
+        "with all registers",
+        "lost, flush",
+        "switch",
+        "with all registers",
+    ]);
+    let bytes =
+        |bytes: Option<f64>| bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+    for of in estimates {
+        table.row([
+            of.program.clone(),
+            format!("`{}`", of.kernel),
+            time(of.block_task_us),
+            of.blocks_per_sm.to_string(),
+            format!("{} / {}", bytes(of.saved_bytes), bytes(of.context_bytes)),
+            time(of.drain_us),
+            time_or_dash(of.switch_us),
+            time_or_dash(of.context_us),
+            percent_or_dash(of.flush_lost),
+            percent_or_dash(of.switch_lost),
+            percent_or_dash(of.context_lost),
+        ]);
+    }
+    table.text()
+}
+
+fn idempotent(rows: &[Row], estimates: &[Estimate], limit_us: f64) -> String {
+    let mut table = Table::new([
+        "program",
+        "strict",
+        "relaxed",
+        "declared",
+        "no yield points",
+        "late, strict",
+        "late, all that may be",
+    ]);
+    for of in estimates {
+        let late = |arm| in_arm(rows, &of.program, arm, limit_us).and_then(|row| row.late);
+        table.row([
+            of.program.clone(),
+            of.kernels_strict.to_string(),
+            of.kernels_relaxed.to_string(),
+            of.kernels_declared.to_string(),
+            of.kernels_without.to_string(),
+            percent_or_dash(of.strict_arm().and_then(late)),
+            percent_or_dash(late("flush")),
         ]);
     }
     table.text()

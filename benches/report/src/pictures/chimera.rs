@@ -1,13 +1,20 @@
-//! A periodic task and pairs of programs, with blocks that drain, are dropped or switch (Chimera figures 6, 7, 8, 10 and
-//! 11).
+//! A periodic task and pairs of programs, with blocks that drain, are dropped or switch (Chimera figures 2, 3 and 6 to 11).
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `techniques` | each program with each technique, as it is estimated and as it was measured (figures 2, 3, 6, 7 and 9) |
+//! | `limits` | the choice by its limit (figure 8) |
 
 use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{WIDE, distinct, parse_with};
-use crate::chart::{Axis, Bars, Content, LineStyle, Mark, Panel, Picture, PlottedLine};
+use crate::chart::{Axis, Bars, Content, Mark, Panel, Picture};
 use crate::papers::{CHIMERA, chimera};
+
+mod limits;
+mod techniques;
 
 /// A program beside the task, in one arm.
 #[derive(Deserialize)]
@@ -18,6 +25,46 @@ struct Row {
     violations: Option<f64>,
     late: Option<f64>,
     throughput_lost: Option<f64>,
+    drained: Option<u64>,
+    requeued: Option<u64>,
+    switched: Option<u64>,
+}
+
+/// A program's kernels, and what is estimated of the one of them that takes the longest.
+#[derive(Deserialize)]
+pub(crate) struct Estimate {
+    #[serde(rename = "estimated")]
+    pub program: String,
+    pub kernel: String,
+    pub block_task_us: f64,
+    pub blocks_per_sm: u64,
+    pub saved_bytes: Option<f64>,
+    pub context_bytes: Option<f64>,
+    pub drain_us: f64,
+    pub switch_us: Option<f64>,
+    pub context_us: Option<f64>,
+    pub flush_lost: Option<f64>,
+    pub switch_lost: Option<f64>,
+    pub context_lost: Option<f64>,
+    pub kernels_strict: u64,
+    pub kernels_relaxed: u64,
+    pub kernels_declared: u64,
+    pub kernels_without: u64,
+}
+
+impl Estimate {
+    /// The field that its row has, and no other.
+    pub const FIELD: &'static str = "estimated";
+
+    /// The arm that is as if only kernels were dropped that are strictly idempotent; `None` if some of those that are dropped
+    /// are and some are not, which no arm tells apart.
+    pub fn strict_arm(&self) -> Option<&'static str> {
+        match (self.kernels_strict, self.kernels_relaxed + self.kernels_declared) {
+            (_, 0) => Some("flush"),
+            (0, _) => Some("drain"),
+            _ => None,
+        }
+    }
 }
 
 /// A pair in one arm.
@@ -31,10 +78,17 @@ struct Pair {
 
 pub fn picture(rows: &[Value]) -> Result<Picture> {
     let pairs: Vec<Pair> = parse_with(rows, "pair")?;
+    // Older results have none.
+    let estimates: Vec<Estimate> = parse_with(rows, Estimate::FIELD)?;
     let rows: Vec<Row> = parse_with(rows, "program")?;
     let panels = [
-        vec![violations(&rows), late(&rows)],
-        vec![lost(&rows)],
+        vec![techniques::estimated_time(&estimates)],
+        vec![techniques::estimated_loss(&estimates)],
+        vec![techniques::late(&rows)],
+        vec![techniques::lost(&rows)],
+        vec![limits::violations(&rows), limits::late(&rows)],
+        vec![limits::lost(&rows), limits::leaving(&rows)],
+        vec![techniques::strict(&rows, &estimates)],
         vec![gains(&pairs, "ANTT")],
         vec![gains(&pairs, "STP")],
     ];
@@ -57,83 +111,6 @@ fn has_values(content: &Content) -> bool {
         Content::Lines { lines, .. } => {
             lines.iter().any(|line| !line.name.contains(CHIMERA) && !line.points.is_empty())
         }
-    }
-}
-
-/// A line over the limits, of what a choice has, in percent.
-fn by_limit(
-    rows: &[Row],
-    title: &str,
-    label: &str,
-    of: fn(&Row) -> Option<f64>,
-    paper: &[(f64, f64)],
-) -> Panel {
-    let chosen = rows.iter().filter(|row| row.arm == "choice");
-    let point = |row: &Row| Some((row.limit_us, 100.0 * of(row)?));
-    let points: Vec<(f64, f64)> = chosen.filter_map(point).collect();
-    let mut limits = distinct(points.iter().map(|(limit, _)| *limit));
-    limits.sort_by(f64::total_cmp);
-    let mean = |limit: f64| {
-        let at = points.iter().filter(|(other, _)| *other == limit);
-        let values: Vec<f64> = at.map(|(_, value)| *value).collect();
-        (limit, values.iter().sum::<f64>() / values.len() as f64)
-    };
-    let line = |name: &str, colour, style, points| PlottedLine {
-        name: name.to_owned(),
-        colour,
-        style,
-        points,
-    };
-    let means = limits.iter().map(|&limit| mean(limit)).collect();
-    let paper = paper.iter().map(|&(limit, value)| (limit, 100.0 * value)).collect();
-    Panel {
-        title: title.to_owned(),
-        y: Axis::linear(label),
-        content: Content::Lines {
-            x: Axis::linear("limit, in µs"),
-            lines: vec![
-                line(CHIMERA, 6, LineStyle::Dashed, paper),
-                line("a program", 0, LineStyle::Points, points.clone()),
-                line("mean of the programs", 1, LineStyle::Solid, means),
-            ],
-        },
-        marks: Vec::new(),
-    }
-}
-
-fn violations(rows: &[Row]) -> Panel {
-    let of = |row: &Row| row.violations;
-    let title = "Stops that took longer than the limit";
-    by_limit(rows, title, "violations, in %", of, &chimera::VIOLATIONS_BY_LIMIT)
-}
-
-fn late(rows: &[Row]) -> Panel {
-    let of = |row: &Row| row.late;
-    by_limit(rows, "Tasks behind their deadline", "late, in %", of, &chimera::VIOLATIONS_BY_LIMIT)
-}
-
-fn lost(rows: &[Row]) -> Panel {
-    let programs = distinct(rows.iter().map(|row| &row.program));
-    // The summary's, which rows without a limit have, too.
-    let limit_us = rows.iter().find(|row| row.arm == "drain").map(|row| row.limit_us);
-    let bars = |arm: &str| {
-        let of = |program: &String| {
-            let is_it = |row: &&Row| {
-                row.arm == arm && Some(row.limit_us) == limit_us && row.program == *program
-            };
-            Some(100.0 * rows.iter().find(is_it)?.throughput_lost?)
-        };
-        Bars { name: arm.to_owned(), values: programs.iter().map(|&program| of(program)).collect() }
-    };
-    let value = 100.0 * chimera::LOST;
-    Panel {
-        title: "Throughput of the program that is lost beside the task".to_owned(),
-        y: Axis::linear("lost, in %"),
-        content: Content::Bars {
-            groups: programs.iter().map(|&program| program.clone()).collect(),
-            series: ["drain", "flush", "switch", "choice"].map(bars).to_vec(),
-        },
-        marks: vec![Mark { label: format!("{CHIMERA}, choice: {value:.1} %"), value, group: None }],
     }
 }
 

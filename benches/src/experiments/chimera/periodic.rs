@@ -140,6 +140,8 @@ pub struct Stopped {
     pub requeued: u64,
     pub switched: u64,
     pub lost: Duration,
+    /// By the blocks that switched.
+    pub saved_bytes: u64,
 }
 
 /// A program in one arm.
@@ -482,6 +484,7 @@ impl Stopped {
             requeued: stops.requeued,
             switched: stops.switched,
             lost: stops.lost,
+            saved_bytes: stops.saved_bytes,
         }
     }
 
@@ -493,6 +496,7 @@ impl Stopped {
             requeued: self.requeued - before.requeued,
             switched: self.switched - before.switched,
             lost: self.lost.saturating_sub(before.lost),
+            saved_bytes: self.saved_bytes - before.saved_bytes,
         }
     }
 
@@ -503,6 +507,7 @@ impl Stopped {
         self.requeued += other.requeued;
         self.switched += other.switched;
         self.lost += other.lost;
+        self.saved_bytes += other.saved_bytes;
     }
 }
 

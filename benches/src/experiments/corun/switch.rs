@@ -137,6 +137,20 @@ impl Policy for SelectedPolicy {
         self.policies[self.selector.chosen.load(Relaxed)].may_preempt(by, of)
     }
 
+    fn latency_limit(&self) -> Option<Duration> {
+        self.policies[self.selector.chosen.load(Relaxed)].latency_limit()
+    }
+
+    fn foresee(
+        &mut self,
+        now: Duration,
+        launch: Arrival,
+        device: &dyn DeviceView,
+        plan: &mut Plan,
+    ) {
+        self.policy().foresee(now, launch, device, plan);
+    }
+
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.policy().assign(now, device, plan);
         let sms = device.sms();
@@ -157,5 +171,23 @@ impl Policy for SelectedPolicy {
 
     fn wake(&self) -> Option<Duration> {
         self.policies[self.selector.chosen.load(Relaxed)].wake()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use preempt::policy::{Ffs, Fifo};
+
+    use super::*;
+
+    #[test]
+    fn the_selected_policy_says_how_soon_blocks_have_to_leave() {
+        let limit = Ffs::new().latency_limit();
+        assert!(limit.is_some());
+        let (policy, selector) =
+            SelectedPolicy::new(vec![Box::new(Fifo::new()), Box::new(Ffs::new())]);
+        assert_eq!(policy.latency_limit(), Fifo::new().latency_limit());
+        selector.select(1);
+        assert_eq!(policy.latency_limit(), limit);
     }
 }
