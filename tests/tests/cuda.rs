@@ -224,7 +224,8 @@ fn storms_lose_and_repeat_nothing() {
         let scheduler = builder.build().expect("a scheduler");
         // Up to about 50 µs: time enough for another launch to come in between.
         let load = Load { tasks, ticks: 100_000 };
-        let strength = Strength { enough, load, kinds, urgent_priority, has_limits: false, seed: 7 };
+        let strength =
+            Strength { enough, load, kinds, urgent_priority, has_limits: false, seed: 7 };
         let tally = storm::yields(&scheduler, strength, |_| ()).expect("runs");
         assert_eq!((&tally.mistake, tally.lost, tally.repeated), (&None, 0, 0));
         println!(

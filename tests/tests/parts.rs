@@ -73,7 +73,14 @@ fn storms_on_all_parts_at_once_lose_and_repeat_nothing() {
         for (scheduler, seed) in &schedulers {
             scope.spawn(move || {
                 let (kinds, urgent_priority) = (&Kind::ALL[..], i32::from(seed % 2 == 0));
-                let strength = Strength { enough, load, kinds, urgent_priority, has_limits: false, seed: *seed };
+                let strength = Strength {
+                    enough,
+                    load,
+                    kinds,
+                    urgent_priority,
+                    has_limits: false,
+                    seed: *seed,
+                };
                 let tally = storm::yields(scheduler, strength, |_| ()).expect("runs");
                 assert_eq!((&tally.mistake, tally.lost, tally.repeated), (&None, 0, 0));
                 println!("{} yields, {} switches", tally.yields, tally.switches);

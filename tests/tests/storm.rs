@@ -16,7 +16,14 @@ const ENOUGH: u64 = 10_000;
 
 fn storm(scheduler: &Scheduler, urgent_priority: i32, seed: u64) {
     let kinds = &Kind::ALL;
-    let strength = Strength { enough: ENOUGH, load: 2400.into(), kinds, urgent_priority, has_limits: false, seed };
+    let strength = Strength {
+        enough: ENOUGH,
+        load: 2400.into(),
+        kinds,
+        urgent_priority,
+        has_limits: false,
+        seed,
+    };
     let tally = storm::yields(scheduler, strength, |_| ()).expect("kernels run to their end");
     assert_exactly_once(&tally);
     assert!(tally.yields >= ENOUGH && tally.resumes >= ENOUGH, "{tally:?}");
@@ -80,7 +87,14 @@ fn every_task_runs_once_when_blocks_tell_how_far_they_are() {
     let load = storm::Load { tasks: 64, ticks: 400_000 };
     // It takes some kernels until their times are known, by which blocks are asked to tell.
     for seed in 0..20 {
-        let strength = Strength { enough: 100, load, kinds: &Kind::ALL, urgent_priority: 1, has_limits: false, seed };
+        let strength = Strength {
+            enough: 100,
+            load,
+            kinds: &Kind::ALL,
+            urgent_priority: 1,
+            has_limits: false,
+            seed,
+        };
         let tally = storm::yields(&scheduler, strength, |_| ()).expect("kernels run to their end");
         assert_exactly_once(&tally);
         if have_told.load(Ordering::Relaxed) {
