@@ -92,9 +92,16 @@ fn expand_with_checkpoint(
     kernel.state = Some(checkpoint.ty.clone());
     let Kernel { options, body, .. } = &mut kernel;
     checkpoint.place(&options.krate, body);
-    if let Some(option) = &options.explain {
-        errors.push(option, "a kernel with a checkpoint drops no block-task; leave the option out");
-    }
+    let ahead = match options.idempotent {
+        true => "is declared",
+        false => "is proved",
+    };
+    let explanation = options.explain.as_ref().map(|option| {
+        let text = format!(
+            "a block-task that stops goes on at its checkpoint; that what stands ahead of that may run again {ahead}"
+        );
+        generate::note(option, &text)
+    });
     if let Some(point) = yields::first_point(body) {
         errors.push(
             point,
@@ -111,6 +118,7 @@ fn expand_with_checkpoint(
     }
     let memory = shared::place_arrays(&mut kernel, &mut errors);
     let mut expansion = generate::kernel(&kernel, &memory, Yields::AtCheckpoint);
+    expansion.extend(explanation);
     expansion.extend(errors.finish().err().map(syn::Error::into_compile_error));
     expansion
 }

@@ -84,7 +84,7 @@ mod tests;
 /// | `amortize = 16` | the amortizing factor (FLEP section 4.1): the most block-tasks that a block claims at once, unless the launch sets another; a constant of type `u32`, at least 1. With `amortize = auto`, the default, the worker loop chooses: it looks at the signal about every 7 µs, and claims two or four times as many tasks where blocks would wait for each other's claims |
 /// | `idempotent` | the author's word that a block-task may be stopped at any of its [yield points](#yield-points) and run again from its start; needed where the macro [cannot prove it](#what-the-macro-proves), and without effect in a kernel without yield points. With it, no [markers](#markers) are planted |
 /// | `yield_in_loops` | a yield point at the start of each round of each loop of the body, but not in closures; with barriers in the body, only of loops that provably all threads of a block run together. Barriers in helper functions are not seen: with those, write a barrier in the body, or leave the option out |
-/// | `explain` | a warning that says what the macro has proved of the kernel's yield points, up to which line, and why no more |
+/// | `explain` | a warning that says what the macro has proved of the kernel's yield points, up to which line, and why no more; or of what stands ahead of its checkpoint |
 /// | `instances(8, 16)` | the [constants](#constants-as-parameters) that a generic kernel is compiled for |
 /// | `crate = path` | the path of `preempt_device`, where neither that nor `preempt` is a dependency of the package; that crate and no other, because the expansion is `unsafe` code that trusts it |
 ///

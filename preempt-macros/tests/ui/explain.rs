@@ -21,4 +21,21 @@ fn doubles_in_place(n: u32, x: SliceMut<f32>) {
     unsafe { x.write(0, sum) };
 }
 
+#[preemptible(explain)]
+fn counts(n: u32, out: SliceMut<u32>) {
+    checkpoint!(sum: u32 = 0 => for _ in 0..n {
+        sum += 1;
+    });
+    unsafe { out.write(thread::index_1d() as usize, sum) };
+}
+
+#[preemptible(explain, idempotent)]
+fn counts_on(n: u32, out: SliceMut<u32>) {
+    let first = unsafe { out.read(0) };
+    checkpoint!(sum: u32 = first => for _ in 0..n {
+        sum += 1;
+    });
+    unsafe { out.write(thread::index_1d() as usize, sum) };
+}
+
 fn main() {}
