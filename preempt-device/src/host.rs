@@ -51,7 +51,7 @@ pub struct Kernel {
     pub yields: bool,
     /// Whether its block-tasks may run again from their start.
     pub idempotence: Idempotence,
-    /// What that rests on, in words; empty if it is not asked.
+    /// What that rests on, in words; empty if it is not needed.
     pub reason: &'static str,
     /// Bytes of each thread's state at the checkpoint; 0 without one.
     #[doc(hidden)]
@@ -86,14 +86,14 @@ impl fmt::Debug for Kernel {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Idempotence {
-    /// This is not asked: the kernel has no yield points, or a checkpoint, from which block-tasks go on.
+    /// It is not needed: the kernel has no yield points, or a checkpoint, from which block-tasks go on.
     #[default]
-    Unasked,
+    NotNeeded,
     /// Proved, at each yield point.
     Strict,
     /// Proved until one of its threads comes to what cannot be repeated. From then on the block-task runs to its end.
     Relaxed,
-    /// Declared by `idempotent`, and not proved.
+    /// Declared by `idempotent`. Whether the analysis finds something against it, the [reason](Kernel::reason) says.
     Declared,
 }
 

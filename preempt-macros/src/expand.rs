@@ -50,7 +50,7 @@ pub fn expand_kernel(options: TokenStream, item: TokenStream) -> TokenStream {
     if yields {
         describe(&mut kernel, &verdict);
         let declared = kernel.options.idempotent;
-        kernel.proof = Some(verdict.told(declared));
+        kernel.proof = Some(verdict.proof_of(declared));
         explanation = kernel
             .options
             .explain

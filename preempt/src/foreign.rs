@@ -151,7 +151,7 @@ impl Foreign {
             // What is static is in the function; what is dynamic, in the call.
             shared_bytes: 0,
             yields: false,
-            idempotence: Idempotence::Unasked,
+            idempotence: Idempotence::NotNeeded,
             reason: "",
             state_bytes: 0,
             cpu: no_host_code,
@@ -165,7 +165,8 @@ impl Foreign {
                 yields: true,
                 idempotence: match droppable {
                     Some(Droppable::Strict) => Idempotence::Strict,
-                    _ => Idempotence::Relaxed,
+                    Some(Droppable::Relaxed) => Idempotence::Relaxed,
+                    _ => Idempotence::NotNeeded,
                 },
                 reason: "by the analysis of its PTX",
                 ..plain

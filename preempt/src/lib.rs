@@ -73,8 +73,8 @@
 //! | `half` | `f16` and `bf16` of the crate `half` in buffers and as arguments of kernels |
 //! | `cust` | `preempt::cust`, for applications on rust-cuda's `cust`: their context, buffers, streams, events and modules |
 //! | `cudarc` | `preempt::cudarc`, the same for applications on `cudarc` 0.19 |
-//! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends |
-//! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_turnaround_seconds` |
+//! | `tracing` | an event of the crate `tracing` (target `preempt`, level debug) when a launch is submitted, starts, yields and ends; and one of level warn when it does not [leave](stats::Overdue) the device |
+//! | `metrics` | counters and a histogram of the crate `metrics`: `preempt_launches_submitted_total`, `preempt_launches_total`, `preempt_yields_total`, `preempt_overdue_total`, `preempt_turnaround_seconds` |
 //! | `cuda-std`, of `preempt-device` | kernels that rust-cuda's own code generator compiles; the stock compiler does without |
 //!
 //! The thread that drives the scheduler calls subscribers of `tracing` and recorders of `metrics`. It waits

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicU32 as Count;
 use std::thread::sleep;
 use std::time::Duration;
 
-use preempt::Error;
 use preempt::error::LaunchError;
+use preempt::{Buffer, Call, Error, NoGrid, Preemption};
 use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};
 use preempt_device::prelude::*;
 use preempt_test_kernels as kernels;
-use preempt_test_kit::one_kernel::{Kernel, Storm};
+use preempt_test_kit::one_kernel::{Kernel, Storm, inputs};
 
 const TASKS: u32 = 8;
 const THREADS: u32 = 32;
@@ -99,6 +99,58 @@ fn counts_tests(x: &[u32], y: SliceMut<u32>) {
         // SAFETY: as above.
         unsafe { y.write(i, y.read(i) ^ x[i] ^ u32::from(state[4])) };
     });
+}
+
+/// Takes the neighbour's value in each round but some, and ends rounds with a barrier, which others' reads need behind the loop,
+/// too.
+#[preemptible(block = THREADS)]
+fn passes_on(rounds: u32, x: &[u32], y: SliceMut<u32>) {
+    let values = shared_array![u32; 32];
+    let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+    // SAFETY: an element for each thread, and barriers around what others read.
+    unsafe { values.add(t).write(x[i]) };
+    thread::sync_threads();
+    checkpoint!(own: u32 = x[i] => for round in 0..rounds {
+        if round % 3 == 1 {
+            continue;
+        }
+        // SAFETY: as above.
+        own = unsafe { values.add((t + 1) % 32).read() } + 1;
+        thread::sync_threads();
+        // SAFETY: as above.
+        unsafe { values.add(t).write(own) };
+        thread::sync_threads();
+    });
+    // SAFETY: as above, and each thread writes its own element.
+    unsafe { y.write(i, own ^ values.add((t + 5) % 32).read()) };
+}
+
+/// What is called at the end of a round of [`passes_on_by_another_name`] anywhere but there.
+#[expect(dead_code)]
+fn meet() {}
+
+/// The same, where the barrier that ends a round has a name that is another function's outside of the loop.
+#[preemptible(block = THREADS)]
+fn passes_on_by_another_name(rounds: u32, x: &[u32], y: SliceMut<u32>) {
+    let values = shared_array![u32; 32];
+    let (i, t) = (thread::index_1d() as usize, thread::thread_idx_x() as usize);
+    // SAFETY: as in `passes_on`.
+    unsafe { values.add(t).write(x[i]) };
+    thread::sync_threads();
+    checkpoint!(own: u32 = x[i] => for round in 0..rounds {
+        let meet = thread::sync_threads;
+        if round % 3 == 1 {
+            continue;
+        }
+        // SAFETY: as above.
+        own = unsafe { values.add((t + 1) % 32).read() } + 1;
+        meet();
+        // SAFETY: as above.
+        unsafe { values.add(t).write(own) };
+        meet();
+    });
+    // SAFETY: as above.
+    unsafe { y.write(i, own ^ values.add((t + 5) % 32).read()) };
 }
 
 /// As `counts_rounds`, with a yield point in the place of the checkpoint by a word that is wrong.
@@ -207,4 +259,35 @@ fn a_block_task_is_left_again_and_again() {
     let starts = STARTS.load(Relaxed) - before;
     // Where block-tasks are dropped, each has three runs at most.
     assert!(starts > 3 * TASKS, "{starts} starts of {TASKS} block-tasks");
+}
+
+#[test]
+fn a_barrier_ends_each_round_whatever_name_it_has() {
+    let mut storm = Storm::new(SEED);
+    let inputs = inputs(ELEMENTS);
+    for rounds in [0, 1, 2, 5, 7] {
+        let expected: Vec<u32> = inputs
+            .chunks(32)
+            .flat_map(|of_block| {
+                let mut values = of_block.to_vec();
+                for _ in (0..rounds).filter(|round| round % 3 != 1) {
+                    values = (0..32).map(|t| values[(t + 1) % 32] + 1).collect();
+                }
+                (0..32).map(|t| values[t] ^ values[(t + 5) % 32]).collect::<Vec<_>>()
+            })
+            .collect();
+        for form in [Preemption::Plain, Preemption::Preemptible] {
+            for pause in [None, Some(MAX_PAUSE)] {
+                let mut left =
+                    |call: fn(u32, &Buffer<u32>, &mut Buffer<u32>) -> Call<'static, NoGrid>| {
+                        let call =
+                            |x: &_, y: &mut _| call(rounds, x, y).grid(TASKS).preemption(form);
+                        storm.left(call, ELEMENTS, &[0; ELEMENTS], pause).expect("it runs").0
+                    };
+                assert_eq!(left(|n, x, y| passes_on(n, x, y)), expected, "{form:?}, {rounds}");
+                let other = left(|n, x, y| passes_on_by_another_name(n, x, y));
+                assert_eq!(other, expected, "{form:?}, {rounds}, by another name");
+            }
+        }
+    }
 }

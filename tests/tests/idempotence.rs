@@ -345,7 +345,7 @@ fn a_report_says_what_is_known_of_block_tasks_that_run_again() {
         assert_eq!(report.idempotence, kernel.idempotence);
         (report.idempotence, kernel.reason)
     };
-    assert_eq!(known(sums(&x, &mut y)), (Idempotence::Unasked, ""));
+    assert_eq!(known(sums(&x, &mut y)), (Idempotence::NotNeeded, ""));
     let (declared, why) = known(adds_elsewhere(&mut starts, [THREADS, 0], &x, &mut y));
     assert_eq!(declared, Idempotence::Declared);
     assert!(why.contains("is not seen"), "{why}");

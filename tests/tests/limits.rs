@@ -124,6 +124,9 @@ fn a_limit_of_zero_is_kept_by_nothing() {
     assert_eq!((limits[0].limit, limits[0].violations), (Duration::ZERO, count));
 }
 
+/// Launches without a stop that are enough to give up.
+const MOST_LAUNCHES: u32 = 100;
+
 #[test]
 fn a_limit_of_zero_is_kept_by_no_kernel_without_yield_points_either() {
     let scheduler = scheduler();
@@ -131,17 +134,23 @@ fn a_limit_of_zero_is_kept_by_no_kernel_without_yield_points_either() {
     urgent.set_latency_limit(Some(Duration::ZERO));
     let mut sums = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
     let mut ends = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
-    for call in [accumulates(&mut sums).grid(TASKS), ends_late(&mut ends).grid(TASKS)] {
-        let before = scheduler.stats().stops;
-        let handle = batch.launch(call).expect("accepted");
-        takes(&scheduler, &urgent, 5, Duration::from_micros(700));
-        handle.wait().expect("done");
+    let calls = [accumulates(&mut sums).grid(TASKS), ends_late(&mut ends).grid(TASKS)];
+    let launches = calls.map(|call| {
+        let before = scheduler.stats().stops.count;
+        // On a busy machine a launch may end before an urgent one comes.
+        let stopped = (1..=MOST_LAUNCHES).find(|_| {
+            let handle = batch.launch(call.clone()).expect("accepted");
+            takes(&scheduler, &urgent, 5, Duration::from_micros(700));
+            handle.wait().expect("done");
+            scheduler.stats().stops.count > before
+        });
         let Stops { count, violations, requeued, switched, .. } = scheduler.stats().stops;
-        assert!(count > before.count, "{before:?}");
         assert_eq!((violations, requeued, switched), (count, 0, 0));
-    }
-    assert_eq!(read(&scheduler, &sums), vec![(0..ROUNDS).sum::<u32>(); ELEMENTS]);
-    assert_eq!(read(&scheduler, &ends), vec![1; ELEMENTS]);
+        stopped.expect("a stop")
+    });
+    let sum = launches[0] * (0..ROUNDS).sum::<u32>();
+    assert_eq!(read(&scheduler, &sums), vec![sum; ELEMENTS]);
+    assert_eq!(read(&scheduler, &ends), vec![launches[1]; ELEMENTS]);
 }
 
 #[test]

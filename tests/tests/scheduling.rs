@@ -27,6 +27,36 @@ fn launch(stream: &Stream, call: Call<'static>) -> Handle<LaunchReport> {
 }
 
 #[test]
+fn a_launch_that_does_not_leave_is_named() {
+    let device = Device::cpu_with(CpuLayout::sms(2)).expect("a device");
+    let builder = Scheduler::builder().device(device).policy(StaticPriority::whole_device());
+    let scheduler = builder.preemption(Preemption::Preemptible).build().expect("a scheduler");
+    let gate = Gate::new(&scheduler);
+    let (mut log, mut counts, mut writes) = (
+        scheduler.zeroed(64).expect("memory"),
+        scheduler.zeroed(1).expect("memory"),
+        scheduler.zeroed(1).expect("memory"),
+    );
+    let batch = scheduler.stream(0);
+    let waiting = launch(&batch, gated(&gate.0, &mut log, 0).grid(1));
+    gate.wait_for(1);
+    let call = kernels::count_1d(&mut counts, &mut writes).grid(1).block(1);
+    let urgent = launch(&scheduler.stream(1), call);
+    let named = loop {
+        if let [overdue, rest @ ..] = &*scheduler.stats().overdue {
+            assert!(rest.is_empty());
+            break *overdue;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!((named.kernel, named.stream, named.was_told), ("gated", batch.id(), true));
+    gate.open();
+    urgent.wait().expect("done");
+    waiting.wait().expect("done");
+    assert!(scheduler.stats().overdue.is_empty());
+}
+
+#[test]
 fn urgent_launches_go_first_and_equal_ones_in_order() {
     let scheduler = scheduler(1);
     let gate = Gate::new(&scheduler);

@@ -60,7 +60,7 @@ program runs again and again meanwhile, in its preemptible form. The arms, which
   ends. What a program gains because a task was killed or late does not count: the time that the
   task did not hold its SMs is taken off, at the rate of half of the device.
 - drained, dropped, switched: blocks that had to leave, by what they did; `work dropped` is the time
-  that dropped block-tasks had run, and `saved_bytes` are those that blocks wrote at checkpoints.
+  that dropped block-tasks had run, and `saved_bytes` the slots that blocks took at checkpoints.
 
 In pairs both programs start at once, each is started again until the other one has ended, too, and
 the first run of each counts. `in order`: plain grids, one kernel at a time in the order of arrival.
@@ -79,8 +79,8 @@ there are any, in the preemptible form without checkpoints.
 - `drain_us`: half of that, since a block is to leave at any moment of its block-task. To drain
   loses nothing. To drop the block-task at a yield point takes no time, and `flush_lost` is the mean
   of what is done again, by that and the block-task: 1 - ln 2.
-- `switch_us`: the time in which all blocks of an SM write what they save at a checkpoint
-  (`saved_bytes` each, as they did beside the task), where the SM has its part of the memory's
+- `switch_us`: the time in which all blocks of an SM write their slots at a checkpoint
+  (`saved_bytes` each, padding included), where the SM has its part of the memory's
   bandwidth; `switch_lost`: two of that by the time of a block-task. `context_us` and `context_lost`
   are the same of all registers and shared memory (`context_bytes`), which the paper has.
 - `kernels_strict`, `_relaxed`, `_declared` and `_without`: the program's kernels whose block-tasks

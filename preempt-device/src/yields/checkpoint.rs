@@ -207,7 +207,8 @@ impl Yields {
         self.requeueable && self.leaves_together(state, place)
     }
 
-    /// The same behind the barrier `wait` of the body, which the vote replaces, as it is a barrier, too.
+    /// The same behind the barrier `wait` of the body, which the vote replaces, as it is a barrier, too. So the first round has
+    /// a barrier ahead of it that the body has not.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub(super) fn leaves_or_waits<T: State, I: Copy>(
@@ -233,9 +234,8 @@ impl Yields {
         }
         let mut is_left = false;
         // All work is in one branch, which every warp but one skips.
-        if target::is_first_thread() {
-            is_left = self.requeueable
-                && self.has_to_leave(self.asked)
+        if target::is_first_thread() && self.requeueable {
+            is_left = self.has_to_leave(self.asked)
                 && self.switch().is_some_and(|switch| switch.takes_slot::<T>());
             self.ask();
         }

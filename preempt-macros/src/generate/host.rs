@@ -248,7 +248,7 @@ fn description(
     };
     let (idempotence, reason) = match &kernel.proof {
         Some(Proof { idempotence, reason }) => (*idempotence, reason.as_str()),
-        None => ("Unasked", ""),
+        None => ("NotNeeded", ""),
     };
     let idempotence = Ident::new(idempotence, Span::call_site());
     quote! {

@@ -1,12 +1,15 @@
 //! Checkpoints: `checkpoint!(state: T = init => loop)` becomes a loop that starts where a block left it, and that a block can
 //! leave at the start of each round.
 
+use std::collections::HashSet;
+
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::quote_spanned;
 use syn::parse::{ParseStream, Parser};
+use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Block, Error, Expr, ExprForLoop, ExprMacro, ExprRange, ExprWhile, Macro, Pat, Path,
-    RangeLimits, Result, Stmt, StmtMacro, Token, Type, parse_quote_spanned,
+    Attribute, Block, Error, Expr, ExprCall, ExprForLoop, ExprMacro, ExprRange, ExprWhile, Macro,
+    Pat, PatIdent, Path, RangeLimits, Result, Stmt, StmtMacro, Token, Type, parse_quote_spanned,
 };
 
 use crate::errors::Errors;
@@ -156,6 +159,34 @@ fn parse(mac: &Macro, position: usize) -> Result<Checkpoint> {
     Ok(Checkpoint { position, ty, state, init, rounds, body, name })
 }
 
+/// Whether the function of the call that ends a round may be another one outside of the loop's body: what the loop or a
+/// statement of the body binds, imports or may define has that name.
+fn may_name_another(call: &ExprCall, rounds: &Rounds, body: &[Stmt]) -> bool {
+    let Expr::Path(path) = &*call.func else { return true };
+    let Some(first) = path.path.segments.first() else { return true };
+    let mut names = Names(HashSet::new());
+    if let Rounds::Range { pat, .. } = rounds {
+        names.visit_pat(pat);
+    }
+    let is_open = |stmt: &Stmt| matches!(stmt, Stmt::Item(_) | Stmt::Macro(_));
+    for stmt in body {
+        if let Stmt::Local(local) = stmt {
+            names.visit_pat(&local.pat);
+        }
+    }
+    names.0.contains(&first.ident) || body.iter().any(is_open)
+}
+
+/// The names that patterns bind.
+struct Names(HashSet<Ident>);
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_pat_ident(&mut self, pat: &'ast PatIdent) {
+        self.0.insert(pat.ident.clone());
+        visit::visit_pat_ident(self, pat);
+    }
+}
+
 /// A shared array that is declared in the tokens.
 fn shared_in(tokens: TokenStream) -> Option<Ident> {
     tokens.into_iter().find_map(|token| match token {
@@ -192,8 +223,10 @@ impl Checkpoint {
         let bounds = local("bounds");
         let stmts = &round.stmts;
         // A barrier at the end of a round and the vote ahead of the next one are one barrier. Compared by type, because a name
-        // may stand for any function. A `while` loop ends with a vote, and a range without one.
+        // may stand for any function: the same one at the start of the round and behind the loop, where the call is repeated.
+        // A `while` loop ends with a vote, and a range without one.
         let last_call = stmts.last().and_then(possible_barrier);
+        let last_call = last_call.filter(|call| !may_name_another(call, &rounds, stmts));
         let compared = last_call.map(|call| {
             let function = &call.func;
             quote_spanned!(at=> #krate::yields::functions(&#function, &#krate::thread::sync_threads))

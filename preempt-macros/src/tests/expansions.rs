@@ -209,6 +209,10 @@ snapshots! {
         }
         "#,
     );
+    checkpoint_whose_rounds_end_with_what_they_bind: expand(
+        "idempotent",
+        "fn rounds(n: u32) { checkpoint!(left: u32 = n => while left > 3 { let step = || {}; left -= 1; step(); }); }",
+    );
     checkpoint_whose_rounds_end_with_a_call: expand(
         "idempotent",
         "fn rounds(n: u32) { checkpoint!(left: u32 = n => while left > 3 { left -= 1; helper(); }); }",

@@ -418,8 +418,8 @@ impl KernelLaunch {
         self.args.shared_bytes(self.kernel).try_into().unwrap_or(u32::MAX)
     }
 
-    /// Bytes that a block saves at a checkpoint.
-    pub fn saved_bytes(&self) -> u32 {
+    /// Bytes of a slot of the save area for a block of this launch.
+    pub fn slot_bytes(&self) -> u32 {
         slot_bytes(self.block.count() as u32, self.kernel.state_bytes, self.shared_bytes())
     }
 }

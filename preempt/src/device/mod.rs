@@ -143,7 +143,7 @@ use backend::{
     spares_a_place,
 };
 pub use backend::{RawStream, SignalPath};
-pub(crate) use control::{CohortEnd, Report, Session, shown_by};
+pub(crate) use control::{CohortEnd, Overdue, Report, Session, shown_by};
 #[cfg(test)]
 pub(crate) use cpu::model;
 pub use cpu_layout::CpuLayout;

@@ -104,7 +104,7 @@ pub struct LaunchReport {
     pub amortize: u32,
     /// Whether it ran as a plain grid, without preemption.
     pub plain: bool,
-    /// Whether block-tasks of its kernel may run again from their start; `Unasked` for a program, whose calls have kernels of
+    /// Whether block-tasks of its kernel may run again from their start; `NotNeeded` for a program, whose calls have kernels of
     /// their own.
     pub idempotence: Idempotence,
     /// Whether it began as an [armed](crate::Program::arm) program, without a call of the driver.

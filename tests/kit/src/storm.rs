@@ -463,8 +463,7 @@ impl Victim {
     }
 }
 
-/// Latency limits, from those that no block keeps to, to those that each does: as soon as possible, none, less and more than most
-/// block-tasks take, and for ever.
+/// Latency limits: none, which stops blocks as soon as possible; zero; less and more than most block-tasks take; and for ever.
 const LIMITS: [Option<Duration>; 5] = [
     None,
     Some(Duration::ZERO),
@@ -476,7 +475,7 @@ const LIMITS: [Option<Duration>; 5] = [
 /// The size of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Strength {
-    /// The number of yields, and of resumes, to see at least.
+    /// The number of yields, and of resumes, to see at least; with limits, also a block that leaves in each way.
     pub enough: u64,
     /// The most work of each kernel.
     pub load: Load,
@@ -510,7 +509,11 @@ pub fn yields(
     let most = 3 * properties.sms * properties.blocks_per_sm / 2;
     let zeroed = || scheduler.zeroed::<u32>(most as usize);
     let (mut ticks, mut tick_writes, mut expected) = (zeroed()?, zeroed()?, vec![0; most as usize]);
-    while tally.mistake.is_none() && (tally.yields < enough || tally.resumes < enough) {
+    let is_enough = |tally: &Tally| {
+        let ways = [tally.requeued, tally.switches, tally.drained];
+        tally.yields >= enough && tally.resumes >= enough && !(has_limits && ways.contains(&0))
+    };
+    while tally.mistake.is_none() && !is_enough(&tally) {
         let streams: Vec<Stream> = kinds.iter().map(|_| scheduler.stream(0)).collect();
         // Block-tasks of an eighth of the time up to all of it.
         let load = Load { ticks: load.ticks / u64::from(1 + random.below(8)), ..load };
@@ -534,6 +537,7 @@ pub fn yields(
         for (victim, stream) in victims.into_iter().zip(&streams) {
             victim.check(stream, &mut tally)?;
         }
+        tally.drained = scheduler.stats().stops.drained - drained;
         watch(&tally);
     }
     for counter in [&ticks, &tick_writes] {
@@ -541,7 +545,6 @@ pub fn yields(
         tally.count("the small kernels", &found, &expected);
     }
     scheduler.synchronize()?;
-    tally.drained = scheduler.stats().stops.drained - drained;
     Ok(tally)
 }
 

@@ -78,7 +78,7 @@ static BY_HAND: Kernel = Kernel {
     amortize: None,
     shared_bytes: 0,
     yields: false,
-    idempotence: Idempotence::Unasked,
+    idempotence: Idempotence::NotNeeded,
     reason: "",
     state_bytes: 0,
     cpu: |_| false,

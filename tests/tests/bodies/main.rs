@@ -197,10 +197,10 @@ fn pauses() -> impl Iterator<Item = Option<Duration>> {
     PAUSES.into_iter().cycle().map(Some).take(MOST_LAUNCHES)
 }
 
-/// The number of launches in storms until one leaves something else than an undisturbed one does, or fails.
+/// The number of launches in storms until one leaves something else than an undisturbed one does.
 fn until_found(storm: &mut Storm, kernel: Kernel, expected: &[u32]) -> Option<usize> {
-    let is_right = |left: Result<_, _>| left.is_ok_and(|left: Vec<u32>| left == expected);
-    pauses().position(|pause| !is_right(left(storm, kernel, pause))).map(|before| before + 1)
+    let is_wrong = |left: Result<_, _>| left.is_ok_and(|left: Vec<u32>| left != expected);
+    pauses().position(|pause| is_wrong(left(storm, kernel, pause))).map(|before| before + 1)
 }
 
 /// What is wrong with a body.

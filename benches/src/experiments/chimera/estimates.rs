@@ -49,7 +49,7 @@ pub struct Estimate {
     pub blocks_per_sm: u32,
     /// Bytes of a block's registers and shared memory; `None` where threads have no registers that are known.
     pub context: Option<u64>,
-    /// Bytes that a block saves at a checkpoint of the program, in its form with them; `None` if none has.
+    /// Bytes of a block's slot at a checkpoint of the program, in its form with them; `None` if none has.
     pub saved: Option<u64>,
     /// Bytes in a second, for an SM that has its part of the bandwidth.
     pub bandwidth_of_sm: f64,
@@ -122,7 +122,7 @@ fn bandwidth(bench: &Bench, site: &Site, stream: &Stream) -> Result<f64> {
     Ok((2 * length * size_of::<f32>()) as f64 / took.as_secs_f64())
 }
 
-/// The bytes that a block of a program saves, by all that were saved beside the task.
+/// The bytes of a block's slot, by all that were taken beside the task.
 fn saved(periodic: &Periodic, program: &str) -> Option<u64> {
     let rows = periodic.rows.iter().filter(|row| row.program == program);
     let stops = rows.filter_map(|row| Some(row.found.as_ref()?.stops));

@@ -175,6 +175,9 @@ fn prepared(kernel: &Kernel) -> (Walk, Vec<String>) {
     (walk, names)
 }
 
+/// What is said of a kernel that is declared where the proof would have found nothing.
+const NOTHING_AGAINST: &str = "declared; the analysis finds nothing against it";
+
 impl Verdict {
     /// What the proof assumes that the kernel can be dropped, with its markers, if there is one.
     pub fn proof(&self) -> Option<(&Assumptions, Option<&Markers>)> {
@@ -227,18 +230,31 @@ impl Verdict {
     }
 
     /// What the host is told of it. `declared`: by the word `idempotent`.
-    pub fn told(&self, declared: bool) -> Proof {
+    pub fn proof_of(&self, declared: bool) -> Proof {
         let idempotence = match self {
+            // What a proof assumes of names is not checked where it is not needed.
+            _ if declared => "Declared",
             Verdict::Strict(_) => "Strict",
-            Verdict::Relaxed(Relaxed { markers: Ok(_), .. }) if !declared => "Relaxed",
-            Verdict::Relaxed(_) | Verdict::Never(_) => "Declared",
+            Verdict::Relaxed(_) => "Relaxed",
+            Verdict::Never(_) => "Declared",
         };
-        Proof { idempotence, reason: self.explanation(declared) }
+        let reason = match self {
+            Verdict::Strict(_) if declared => NOTHING_AGAINST.to_owned(),
+            Verdict::Relaxed(Relaxed { obstacle, .. }) if declared => {
+                format!("declared, and not proved{}: {}", from(obstacle.span), obstacle.message)
+            }
+            Verdict::Never(obstacle) => {
+                format!("declared, and not proved{}: {}", at(obstacle.span), obstacle.message)
+            }
+            _ => self.explanation(declared),
+        };
+        Proof { idempotence, reason }
     }
 
     /// The verdict in a sentence for the kernel's documentation, with its reason.
     pub fn summary(&self, declared: bool) -> String {
         let known = match self {
+            Verdict::Strict(_) if declared => format!("This is {NOTHING_AGAINST}"),
             Verdict::Strict(_) => "This is proved".to_owned(),
             Verdict::Relaxed(Relaxed { obstacle, markers: Ok(_), .. }) if !declared => {
                 let until = until(obstacle.span);

@@ -178,7 +178,7 @@ mod tests {
             amortize: None,
             shared_bytes: 0,
             yields: true,
-            idempotence: Idempotence::Unasked,
+            idempotence: Idempotence::NotNeeded,
             reason: "",
             state_bytes,
             cpu: |_| false,

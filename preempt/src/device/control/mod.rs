@@ -27,8 +27,10 @@ use crate::error::Error;
 use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueIndex};
 
 mod host_words;
+mod overdue;
 
 pub(super) use host_words::HostWords;
+pub(crate) use overdue::Overdue;
 
 /// Block-tasks: bounds a chunk whose length follows the clock.
 const MAX_CHUNK: u32 = 1024;

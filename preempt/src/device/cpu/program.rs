@@ -51,7 +51,7 @@ static COPY: LazyLock<Arc<KernelLaunch>> = LazyLock::new(|| {
         amortize: None,
         shared_bytes: 0,
         yields: false,
-        idempotence: Idempotence::Unasked,
+        idempotence: Idempotence::NotNeeded,
         reason: "",
         state_bytes: 0,
         cpu: |_| false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use preempt_device::abi::{SmRange, Stops as Posted};
 use rustc_hash::FxHashMap;
 
-use super::stats::{Decisions, Stats, Stops, StreamStats, Totals};
+use super::stats::{Decisions, Overdue, Stats, Stops, StreamStats, Totals};
 use super::telemetry;
 use super::trace::{Moment, Trace};
 use crate::engine::{Grant, LaunchReport, Outcome, count};
@@ -304,15 +304,22 @@ impl Accounts {
         }
     }
 
-    /// Counts how a cohort's blocks have left, with the time that dropped work had taken and the bytes that each saves that
-    /// leaves at a checkpoint, and the limit and the time of its stop, if it had a limit.
+    /// Tells of a launch that has not left the device for long.
+    pub fn overdue(&self, of: &Overdue) {
+        if self.is_told {
+            telemetry::overdue(of);
+        }
+    }
+
+    /// Counts how a cohort's blocks have left, with the time that dropped work had taken, the bytes of a slot of the save area,
+    /// and the limit and the time of its stop, if it had a limit.
     pub fn stopped(
         &mut self,
         blocks: &Posted,
-        (lost, saved): (Duration, u32),
+        (lost, slot): (Duration, u32),
         stop: Option<(Duration, Duration)>,
     ) {
-        self.stops.count_blocks(blocks, lost, saved);
+        self.stops.count_blocks(blocks, lost, slot);
         if let Some((limit, took)) = stop {
             self.stops.count(limit, took);
         }
@@ -352,6 +359,7 @@ impl Accounts {
             priorities: all.priorities.iter().map(|(&of, tally)| (of, totals(tally))).collect(),
             other_priorities: totals(&all.other_priorities),
             stops: self.stops.clone(),
+            overdue: Vec::new(),
             decisions: Decisions {
                 count: self.decisions,
                 mean,

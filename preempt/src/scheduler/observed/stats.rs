@@ -26,8 +26,28 @@ pub struct Stats {
     pub other_priorities: Totals,
     /// How blocks have left SMs that were taken from their launches.
     pub stops: Stops,
+    /// Launches that have not left the device for long.
+    pub overdue: Vec<Overdue>,
     /// What the scheduler's own decisions took.
     pub decisions: Decisions,
+}
+
+/// A launch that has not left the device 700 ms after it was told to leave all its SMs; or, of a kernel that
+/// [another compiler](crate::scheduler::ForeignKernel) made, after it began. The feature `tracing` warns of each once.
+///
+/// Its block-tasks take that long, or they wait for each other, and those that they wait for have no SM. Such a kernel ends as a
+/// plain grid ([`ForeignKernel::plain`](crate::scheduler::ForeignKernel::plain)) if the device holds all its blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Overdue {
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// The number of its stream.
+    pub stream: u32,
+    /// How long ago it was told to leave, or began.
+    pub time: Duration,
+    /// Whether it was told to leave.
+    pub was_told: bool,
 }
 
 /// How blocks have left SMs that were taken from their launches, and how long that took where the stream or the policy
@@ -37,7 +57,7 @@ pub struct Stats {
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
 /// host's signal until the host knows of the end, which is some microseconds longer. Not counted on a GPU are stops of some of a
 /// launch's SMs where the signal is a write by a stream, as it is beside launches of less than a millisecond, or where the
-/// kernel has neither yield points nor a checkpoint: what its blocks do is not told.
+/// kernel has neither yield points nor a checkpoint, because its blocks do not post how they left.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stops {
@@ -55,7 +75,7 @@ pub struct Stops {
     pub switched: u64,
     /// The time that requeued block-tasks had run in vain, summed over blocks.
     pub lost: Duration,
-    /// The bytes that blocks have saved at checkpoints, and others read again.
+    /// Bytes of the save area that block-tasks took which were left at checkpoints: of each its slot, padding included.
     pub saved_bytes: u64,
     /// The stops with each limit; of more than 16 limits, the first ones.
     pub limits: Vec<LimitStops>,
@@ -79,13 +99,13 @@ pub struct LimitStops {
 const MOST_LIMITS: usize = 16;
 
 impl Stops {
-    /// Counts blocks, the time of dropped work, and the bytes of those that saved so many each.
-    pub(super) fn count_blocks(&mut self, posted: &Posted, lost: Duration, saved: u32) {
+    /// Counts blocks, the time of dropped work, and the bytes of slots of this size.
+    pub(super) fn count_blocks(&mut self, posted: &Posted, lost: Duration, slot: u32) {
         self.drained += u64::from(posted.drained);
         self.requeued += u64::from(posted.requeued);
         self.switched += u64::from(posted.switched);
         self.lost += lost;
-        self.saved_bytes += u64::from(posted.switched) * u64::from(saved);
+        self.saved_bytes += u64::from(posted.switched) * u64::from(slot);
     }
 
     /// Counts a stop that took so long.

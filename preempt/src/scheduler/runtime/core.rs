@@ -34,6 +34,7 @@ use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueIndex};
 mod accounting;
 mod batching;
 mod execute;
+mod overdue;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
@@ -228,6 +229,9 @@ pub(in crate::scheduler) struct Core {
     /// Operations that got a gate, and until when each may wait behind it. The first one is the next.
     armed: VecDeque<(Duration, OpKey)>,
     armed_for: Duration,
+    /// When overdue launches were looked for, and those that were told of.
+    watched: Duration,
+    told_overdue: SecondaryMap<OpKey, ()>,
     closed: bool,
     retired: bool,
 }
@@ -250,6 +254,7 @@ impl Turn for Core {
         self.end_armed(begin);
         self.act(begin);
         self.take_steps(begin, &mut mail);
+        self.watch(begin);
         if self.engine.may_go_ahead() {
             // The turn has lasted for long, and the device's reports come first: the poller comes back for the rest.
             self.device.inner.announce();
@@ -318,6 +323,8 @@ impl Core {
             hints: Vec::new(),
             armed: VecDeque::new(),
             armed_for,
+            watched: Duration::ZERO,
+            told_overdue: SecondaryMap::new(),
             closed: false,
             retired: false,
         }
@@ -519,8 +526,8 @@ impl Core {
             let stop = of_blocks.or(seen);
             let stop = stop.map(|(limit, took)| (Duration::from_nanos(limit.nanos()), took));
             let lost = self.device.inner.capabilities.time(stops.lost);
-            let saved = self.kernel(order.op).map_or(0, |(launch, _)| launch.saved_bytes());
-            self.accounts.stopped(&stops, (lost, saved), stop);
+            let slot = self.kernel(order.op).map_or(0, |(launch, _)| launch.slot_bytes());
+            self.accounts.stopped(&stops, (lost, slot), stop);
             self.learn_dropped(order.op, &stops, lost);
         }
         let CohortOrder { op, slot, plain, after, gated, over, signal, workers, .. } = order;

@@ -44,7 +44,7 @@ static KERNEL: Kernel = Kernel {
     amortize: None,
     shared_bytes: 0,
     yields: true,
-    idempotence: Idempotence::Unasked,
+    idempotence: Idempotence::NotNeeded,
     reason: "",
     state_bytes: 0,
     cpu: |_| false,

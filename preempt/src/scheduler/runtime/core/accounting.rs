@@ -15,7 +15,8 @@ use crate::vocabulary::OpKey;
 impl Core {
     /// Statistics since the scheduler was built.
     pub fn stats(&self) -> Stats {
-        self.accounts.stats(self.start.elapsed(), self.entries())
+        let now = self.start.elapsed();
+        Stats { overdue: self.overdue(now), ..self.accounts.stats(now, self.entries()) }
     }
 
     /// The timeline, if it is kept.

@@ -254,7 +254,7 @@ impl Core {
         };
         let idempotence = match &job.work {
             Work::Launch { launch, .. } => launch.kernel.idempotence,
-            _ => Idempotence::Unasked,
+            _ => Idempotence::NotNeeded,
         };
         let is_over = match &job.work {
             Work::ExternalOperation(external) => external.end().is_some(),
