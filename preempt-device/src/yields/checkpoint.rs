@@ -330,11 +330,23 @@ mod device {
         /// For entries whose kernels have no checkpoint, or never leave there.
         pub const NONE: Switch = Switch { list: core::ptr::null(), resumes: 0 };
 
+        /// The launch's list. That it is in global memory is said here once more: far from where the cohort says it, ptxas has made
+        /// a generic access of one.
+        ///
+        /// # Safety
+        ///
+        /// The switch is that of a launch.
+        #[inline(always)]
+        unsafe fn list<'a>(self) -> &'a RequeueList {
+            // SAFETY: the caller's promise; the list lives as long as the launch.
+            unsafe { &*target::global(self.list) }
+        }
+
         /// The slot of this number.
         #[inline(always)]
         fn at<T: State>(self, number: u32) -> Slot {
             // SAFETY: the list is the launch's, and has a save area, because a slot was taken there.
-            let start = memory(unsafe { &*self.list });
+            let start = memory(unsafe { self.list() });
             let offset = SAVE_WORDS + number as usize * bytes::<T>() as usize;
             Slot {
                 start: start.wrapping_add(offset),
@@ -364,7 +376,7 @@ mod device {
         #[inline(always)]
         pub fn takes_slot<T: State>(self) -> bool {
             // SAFETY: the list is the launch's.
-            let list = unsafe { &*self.list };
+            let list = unsafe { self.list() };
             let slots = save_slots(list.save.bytes.load(Relaxed), bytes::<T>());
             // Without a slot, the block ends its block-task.
             if slots == 0 {
@@ -391,7 +403,7 @@ mod device {
         pub fn give_back(self) {
             if let Some(slot) = self.resumes.checked_sub(1) {
                 // SAFETY: the list is the launch's, and has a save area, because a slot was taken there.
-                save::give_back(words(unsafe { &*self.list }), slot);
+                save::give_back(words(unsafe { self.list() }), slot);
             }
         }
     }

@@ -44,8 +44,8 @@ impl<F> Functions<F, F> {
         yields.vote_or_wait_unless_marked(call)
     }
 
-    /// Whether the block leaves at a checkpoint, whose rounds end with a call of the first function, if that is the second one,
-    /// `sync_threads`. The call in the round before and the vote are one barrier.
+    /// Whether the block leaves at a checkpoint whose rounds end with a call of the first function. As that is the second one,
+    /// `sync_threads`, the call in the round before and the vote are one barrier.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn leaves_after<T: State, I: Copy>(

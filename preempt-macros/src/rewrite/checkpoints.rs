@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::quote_spanned;
+use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::visit::{self, Visit};
 use syn::{
@@ -174,7 +175,7 @@ fn may_name_another(call: &ExprCall, rounds: &Rounds, body: &[Stmt]) -> bool {
             names.visit_pat(&local.pat);
         }
     }
-    names.0.contains(&first.ident) || body.iter().any(is_open)
+    names.0.contains(&first.ident.unraw()) || body.iter().any(is_open)
 }
 
 /// The names that patterns bind.
@@ -182,7 +183,7 @@ struct Names(HashSet<Ident>);
 
 impl<'ast> Visit<'ast> for Names {
     fn visit_pat_ident(&mut self, pat: &'ast PatIdent) {
-        self.0.insert(pat.ident.clone());
+        self.0.insert(pat.ident.unraw());
         visit::visit_pat_ident(self, pat);
     }
 }

@@ -211,7 +211,7 @@ snapshots! {
     );
     checkpoint_whose_rounds_end_with_what_they_bind: expand(
         "idempotent",
-        "fn rounds(n: u32) { checkpoint!(left: u32 = n => while left > 3 { let step = || {}; left -= 1; step(); }); }",
+        "fn rounds(n: u32) { checkpoint!(left: u32 = n => while left > 3 { let r#step = || {}; left -= 1; step(); }); }",
     );
     checkpoint_whose_rounds_end_with_a_call: expand(
         "idempotent",
