@@ -454,6 +454,11 @@ AGAIN:
     fn a_launch_has_yield_points_if_its_arguments_are_as_they_need_to_be() {
         let foreign = loops("sum", Options::default().yields(true));
         assert_eq!(foreign.droppable, Some(Droppable::Strict));
+        let told = foreign.yielding.as_ref().map(|yielding| yielding.kernel.idempotence);
+        assert_eq!(
+            (foreign.kernel.idempotence, told),
+            (Idempotence::NotNeeded, Some(Idempotence::Strict))
+        );
         let yields = |kernel: &'static Kernel, push: fn(&mut Args)| {
             let mut args = Args::default();
             push(&mut args);

@@ -335,10 +335,10 @@ mod device {
         ///
         /// # Safety
         ///
-        /// The switch is that of a launch.
+        /// The switch is that of a launch, which lasts while the result is used.
         #[inline(always)]
         unsafe fn list<'a>(self) -> &'a RequeueList {
-            // SAFETY: the caller's promise; the list lives as long as the launch.
+            // SAFETY: the caller's promise; the list is alive as long as its launch.
             unsafe { &*target::global(self.list) }
         }
 

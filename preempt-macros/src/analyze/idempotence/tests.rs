@@ -381,6 +381,22 @@ fn messages_say_what_is_wrong_and_what_to_write() {
 }
 
 #[test]
+fn what_is_declared_is_told_as_no_proof() {
+    let relaxed = "for _ in 0..n { Y; *p += 1.0; }";
+    for (body, is_declared, expected, reason) in [
+        ("Y;", false, "Strict", "(strict)"),
+        ("Y;", true, "Declared", "finds nothing against it"),
+        (relaxed, false, "Relaxed", "(relaxed): "),
+        (relaxed, true, "Declared", "not proved from here on: "),
+        ("Y; clock();", true, "Declared", "not proved: "),
+    ] {
+        let proof = verdict_of("", body).proof_of(is_declared);
+        assert_eq!(proof.idempotence, expected, "{body}");
+        assert!(proof.reason.contains(reason), "{body}: {}", proof.reason);
+    }
+}
+
+#[test]
 fn the_verdict_says_until_when_a_block_task_may_be_dropped_and_whether_that_is_declared() {
     let (relaxed, declared) = ("for _ in 0..n { Y; *p += 1.0; }", "is declared, and not proved");
     for (body, is_declared, parts) in [

@@ -26,7 +26,7 @@ pub struct Stats {
     pub other_priorities: Totals,
     /// How blocks have left SMs that were taken from their launches.
     pub stops: Stops,
-    /// Launches that have not left the device for long.
+    /// Launches that have not left the device for long, as far as a warning has told of them.
     pub overdue: Vec<Overdue>,
     /// What the scheduler's own decisions took.
     pub decisions: Decisions,

@@ -6,8 +6,8 @@ use super::Core;
 use crate::device::Overdue as OnDevice;
 use crate::scheduler::observed::stats::Overdue;
 
-/// Time after which a launch that has not left the device is told of, and the time between two looks for such launches, so that
-/// it is told within a second. Block-tasks that take as long are told of, too: an urgent launch waits for them.
+/// Time after which a launch that has not left the device is told of, and the time between two looks for such launches: with a
+/// sleep of the poller, 100 ms at most, a second at most. Block-tasks that take as long are told of, too: an urgent launch waits for them.
 const LIMIT: Duration = Duration::from_millis(700);
 const LOOKS: Duration = Duration::from_millis(200);
 
@@ -27,10 +27,11 @@ impl Core {
         }
     }
 
-    /// The launches that have not left the device for long.
+    /// The launches that were told of, and have not left the device since.
     pub(super) fn overdue(&self, now: Duration) -> Vec<Overdue> {
         let overdue = self.session.overdue(now, LIMIT);
-        overdue.filter_map(|found| self.described(found)).collect()
+        let told = overdue.filter(|found| self.told_overdue.contains_key(found.op));
+        told.filter_map(|found| self.described(found)).collect()
     }
 
     fn described(&self, OnDevice { op, time, was_told }: OnDevice) -> Option<Overdue> {
