@@ -182,7 +182,7 @@ fn summary(periodic: &Periodic, pairs: &[Pair], estimates: &Estimates, site: &Si
         "longest_stop_us": microseconds(periodic.longest),
         "end_to_end_samples": tasks,
         "end_to_end_late": share(found().map(|found| found.late).sum(), tasks),
-        "end_to_end_beyond_floor": share(found().map(|found| found.beyond_floor).sum(), tasks),
+        "end_to_end_beyond_floor": share(found().map(|found| found.beyond(periodic.floor)).sum(), tasks),
         "floor_p998_us": microseconds(periodic.floor),
         "task_us": microseconds(periodic.task),
         "period_us": microseconds(periodic.period),
@@ -277,7 +277,8 @@ fn push_row(rows: &mut Rows, periodic: &Periodic, row: &Row) {
         percentile(&sorted, share)
     };
     let late = found.zip(tasks).and_then(|(found, tasks)| share(found.late, tasks));
-    let beyond = found.zip(tasks).and_then(|(found, tasks)| share(found.beyond_floor, tasks));
+    let beyond =
+        found.zip(tasks).and_then(|(found, tasks)| share(found.beyond(periodic.floor), tasks));
     let [p50, p998, max] = [0.5, 0.998, 1.0].map(latency);
     let (lost, beside_half) = (row.lost(periodic), row.lost_beside_half(periodic));
     let stops = found.map(|found| found.stops);
@@ -318,8 +319,28 @@ fn push_row(rows: &mut Rows, periodic: &Periodic, row: &Row) {
         "switched": stops.map(|stops| stops.switched),
         "work_dropped_us": stops.map(|stops| microseconds(stops.lost)),
         "saved_bytes": stops.map(|stops| stops.saved_bytes),
+        "by_kernel": by_kernel(periodic, row),
     });
     rows.push(cells, json);
+}
+
+/// The tasks of a row by the kernel that they met; of the arm of the summary, whose tasks are enough for it.
+fn by_kernel(periodic: &Periodic, row: &Row) -> Option<Vec<Value>> {
+    (row.arm == Arm::Choice(LIMIT)).then(|| {
+        let told = row.by_kernel().into_iter().map(|mut beside| {
+            beside.latencies.sort_unstable();
+            let [p50, p998] = [0.5, 0.998].map(|share| percentile(&beside.latencies, share));
+            let tasks = beside.latencies.len() as u64;
+            json!({
+                "kernel": beside.kernel,
+                "tasks": tasks,
+                "beyond_floor": share(beside.beyond(periodic.floor), tasks),
+                "latency_p50_us": p50.map(microseconds),
+                "latency_p998_us": p998.map(microseconds),
+            })
+        });
+        told.collect()
+    })
 }
 
 fn push_pair(rows: &mut Rows, pair: &Pair) {

@@ -122,10 +122,10 @@ pub struct Found {
     pub took: Duration,
     /// From each launch of the task to its end, less its length; of one that was killed, until it was out.
     pub latencies: Vec<Duration>,
+    /// For each of them, the launch of the program that ran when the task came, as its place among the program's launches.
+    pub beside: Vec<usize>,
     /// Tasks that were killed at their deadline.
     pub late: u64,
-    /// Tasks that were beyond the floor and [`SLACK`].
-    pub beyond_floor: u64,
     /// How long the task held its SMs, over all its launches.
     pub held: Duration,
     pub stops: Stopped,
@@ -148,6 +148,8 @@ pub struct Stopped {
 pub struct Row {
     pub program: &'static str,
     pub arm: Arm,
+    /// The kernels of the program's launches.
+    pub kernels: Vec<&'static str>,
     /// `None` if there is no program of the form that the arm needs.
     pub found: Option<Found>,
     pub form: Form,
@@ -302,6 +304,9 @@ fn beside(
         Row {
             program: program.name,
             arm,
+            kernels: of_arm.map_or_else(Vec::new, |(program, _)| {
+                program.steps().iter().map(|call| call.kernel().name).collect()
+            }),
             found: of_arm.is_some().then_some(found),
             form: of_arm.map_or(form, |(_, form)| form),
             alone,
@@ -328,6 +333,9 @@ fn round(
     let held_before = task.held()?;
     let is_over = AtomicBool::new(false);
     let mut rerun = Rerun::new(stream, program.steps(), Preemption::Preemptible);
+    let over = rerun.over();
+    // Launches run one after the other, and are over in this order.
+    let running = || over.load(Relaxed) % program.steps().len();
     let (took, ticked) = thread::scope(|scope| {
         let batch = scope.spawn(|| {
             let took = rerun.until(runs);
@@ -337,7 +345,7 @@ fn round(
         });
         // Once at least, also if a run took less time than was expected of all of them.
         let is_over = |ticks| ticks > 0 && is_over.load(Relaxed);
-        let ticked = task.tick(arm.limit(), is_over, found);
+        let ticked = task.tick(arm.limit(), is_over, running, found);
         let took = batch.join().map_err(|_| anyhow!("the thread of {} panicked", program.name));
         (took, ticked)
     });
@@ -430,7 +438,7 @@ impl Task {
     fn alone(&mut self, periods: u32) -> Result<Duration> {
         let mut found = Found::default();
         self.floor = self.period;
-        self.tick(Duration::ZERO, |ticks| ticks >= periods, &mut found)?;
+        self.tick(Duration::ZERO, |ticks| ticks >= periods, || 0, &mut found)?;
         found.latencies.sort_unstable();
         Ok(percentile(&found.latencies, FLOOR_SHARE).unwrap_or_default())
     }
@@ -440,6 +448,7 @@ impl Task {
         &mut self,
         limit: Duration,
         is_over: impl Fn(u32) -> bool,
+        running: impl Fn() -> usize,
         found: &mut Found,
     ) -> Result<()> {
         let deadline = self.length + self.floor + limit + SLACK;
@@ -451,7 +460,7 @@ impl Task {
                 }
                 std::hint::spin_loop();
             }
-            let start = Instant::now();
+            let (start, beside) = (Instant::now(), running());
             let task = self.launch(self.length)?;
             match task.wait_timeout(deadline.saturating_sub(start.elapsed())) {
                 Some(report) => drop(report?),
@@ -462,7 +471,7 @@ impl Task {
             }
             let latency = start.elapsed().saturating_sub(self.length);
             found.latencies.push(latency);
-            found.beyond_floor += u64::from(latency > self.floor + SLACK);
+            found.beside.push(beside);
             ticks += 1;
             next += self.period;
             // A task that ended behind the next period's begin skips that one.
@@ -522,7 +531,47 @@ impl Rate {
     }
 }
 
+/// Tasks that came while one kernel of a program ran.
+#[derive(Debug, Default)]
+pub struct Beside {
+    pub kernel: &'static str,
+    pub latencies: Vec<Duration>,
+}
+
+impl Found {
+    /// Tasks that were later than the floor and [`SLACK`].
+    pub fn beyond(&self, floor: Duration) -> u64 {
+        beyond(&self.latencies, floor)
+    }
+}
+
+impl Beside {
+    /// As [`Found::beyond`].
+    pub fn beyond(&self, floor: Duration) -> u64 {
+        beyond(&self.latencies, floor)
+    }
+}
+
+fn beyond(latencies: &[Duration], floor: Duration) -> u64 {
+    latencies.iter().filter(|&&latency| latency > floor + SLACK).count() as u64
+}
+
 impl Row {
+    /// The tasks by the kernel that ran when they came, in the order of the program's launches.
+    pub fn by_kernel(&self) -> Vec<Beside> {
+        let mut by_kernel: Vec<Beside> = Vec::new();
+        let found = self.found.iter().flat_map(|found| found.beside.iter().zip(&found.latencies));
+        for (place, &name) in self.kernels.iter().enumerate() {
+            let own = found.clone().filter(|&(&beside, _)| beside == place);
+            let own = own.map(|(_, &latency)| latency);
+            match by_kernel.iter_mut().find(|of| of.kernel == name) {
+                Some(of) => of.latencies.extend(own),
+                None => by_kernel.push(Beside { kernel: name, latencies: own.collect() }),
+            }
+        }
+        by_kernel
+    }
+
     /// How much longer the program takes with checkpoints than without, when nothing preempts it: a ratio, for arms that run that
     /// form.
     pub fn cost_of_checkpoints(&self) -> Option<f64> {

@@ -1,6 +1,8 @@
 //! The device with the programs, and programs that run there again and again.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -119,13 +121,20 @@ pub struct Rerun<'p> {
     handles: VecDeque<Handle<LaunchReport>>,
     /// Reports of launches that are over, in order.
     pub reports: Vec<LaunchReport>,
+    /// How many those are, for other threads.
+    over: Arc<AtomicUsize>,
 }
 
 impl<'p> Rerun<'p> {
     /// Nothing is submitted yet.
     pub fn new(stream: &'p Stream, steps: &'p [Call<'static>], mode: Preemption) -> Rerun<'p> {
         let (submitted, handles, reports) = (0, VecDeque::new(), Vec::new());
-        Rerun { stream, steps, mode, submitted, handles, reports }
+        Rerun { stream, steps, mode, submitted, handles, reports, over: Arc::default() }
+    }
+
+    /// How many launches are over, as far as was seen when it last went on.
+    pub fn over(&self) -> Arc<AtomicUsize> {
+        self.over.clone()
     }
 
     /// Submits launches while there is room, up to the end of this many runs, and collects those that are over.
@@ -145,6 +154,8 @@ impl<'p> Rerun<'p> {
             self.reports.push(report?);
             self.handles.pop_front();
         }
+        // Relaxed: a number for tables.
+        self.over.store(self.reports.len(), Relaxed);
         Ok(())
     }
 

@@ -10,6 +10,12 @@ pub const BLOCK: u32 = 256;
 /// Points that a block-task of [`kmeans_sums`] adds up.
 pub const PART: u32 = 1024;
 
+/// Points that a thread of [`kmeans_sums`] adds up between two yield points.
+const CHUNK: u32 = 32;
+
+/// Sums that a thread of [`kmeans_centers`] adds up between two yield points. It waits for each of them.
+const SUMS: usize = 8;
+
 /// How many there are of what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, KernelArg)]
 #[repr(C)]
@@ -107,15 +113,19 @@ pub fn kmeans_sums(
         let (mut i, end) = (part * PART, number.min((part + 1) * PART));
         let (mut sum, mut count) = (0.0f32, 0);
         while i < end {
-            // SAFETY: `i` is below the number of points, and `feature` below that of features.
-            unsafe {
-                if *membership.get_unchecked(i as usize) == cluster {
-                    let at = feature as usize * number as usize + i as usize;
-                    sum += *by_feature.get_unchecked(at);
-                    count += 1;
+            yield_point!();
+            let stop = end.min(i + CHUNK);
+            while i < stop {
+                // SAFETY: `i` is below the number of points, and `feature` below that of features.
+                unsafe {
+                    if *membership.get_unchecked(i as usize) == cluster {
+                        let at = feature as usize * number as usize + i as usize;
+                        sum += *by_feature.get_unchecked(at);
+                        count += 1;
+                    }
                 }
+                i += 1;
             }
-            i += 1;
         }
         let at = part as usize * all as usize + t as usize;
         // SAFETY: each thread writes its own elements.
@@ -135,9 +145,13 @@ pub fn kmeans_centers(sums: &[f32], counts: &[u32], centers: &[f32], next: Slice
         let (mut sum, mut count) = (0.0, 0);
         let mut at = i;
         while at < sums.len() {
-            sum += sums[at];
-            count += counts[at];
-            at += all;
+            yield_point!();
+            let stop = sums.len().min(at + SUMS * all);
+            while at < stop {
+                sum += sums[at];
+                count += counts[at];
+                at += all;
+            }
         }
         let center = if count == 0 { centers[i] } else { sum / count as f32 };
         // SAFETY: each thread writes its own element.
