@@ -153,6 +153,48 @@ fn a_limit_of_zero_is_kept_by_no_kernel_without_yield_points_either() {
     assert_eq!(read(&scheduler, &ends), vec![launches[1]; ELEMENTS]);
 }
 
+/// What is counted when a launch of [`ends_late`] with so many block-tasks loses one of two SMs within [`LIMIT`].
+fn stops_of_a_part(tasks: u32) -> Stops {
+    let scheduler = Scheduler::builder()
+        .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"))
+        .policy(StaticPriority::new())
+        .preemption(Preemption::Preemptible)
+        .build()
+        .expect("a scheduler");
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    urgent.set_latency_limit(Some(LIMIT));
+    let mut ends = scheduler.zeroed::<u32>((tasks * THREADS) as usize).expect("memory");
+    let mut out = scheduler.zeroed::<u32>(1).expect("memory");
+    // On a busy machine a launch may end before an urgent one comes.
+    for _ in 0..MOST_LAUNCHES {
+        let handle = batch.launch(ends_late(&mut ends).grid(tasks)).expect("accepted");
+        std::thread::sleep(Duration::from_micros(700));
+        urgent.launch(nothing(&mut out).grid(1)).expect("accepted").wait().expect("done");
+        handle.wait().expect("done");
+        let stops = scheduler.stats().stops;
+        if stops.violations > 0 {
+            return stops;
+        }
+    }
+    panic!("no stop was counted: {:?}", scheduler.stats().stops);
+}
+
+#[test]
+fn blocks_without_yield_points_tell_when_they_leave_some_sms_late() {
+    let Stops { count, violations, drained, requeued, longest, .. } = stops_of_a_part(TASKS);
+    // A stop may find the ends of block-tasks, and be in time.
+    assert!(count >= violations && drained > 0 && longest > LIMIT);
+    assert_eq!(requeued, 0);
+}
+
+#[test]
+fn of_blocks_with_one_block_task_each_the_end_of_all_counts() {
+    // As many as two SMs hold.
+    let Stops { count, violations, drained, longest, .. } = stops_of_a_part(4);
+    assert!(count >= violations && longest > LIMIT);
+    assert_eq!(drained, 0);
+}
+
 #[test]
 fn with_time_enough_all_block_tasks_end() {
     let Stops { count, violations, requeued, drained, lost, .. } = stops(Some(Duration::MAX));

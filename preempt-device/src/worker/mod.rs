@@ -12,7 +12,7 @@ use crate::target;
 pub use block_notes::{BlockNotes, Note, SignalCopy};
 use block_notes::{claimed, tasks_from};
 pub use chunk::Chunk;
-use stops::{note_chunk, note_drain, note_stop, tell_stop};
+use stops::{note_chunk, note_drain, note_stop, note_stop_by, tell_stop};
 
 mod block_notes;
 mod chunk;
@@ -276,9 +276,9 @@ unsafe fn first<B: Block, T: Body>(
     notes.done.set(0);
     notes.list_first.set(0);
     notes.is_listed.set(0);
+    notes.technique.set(0);
     if T::YIELDS {
         notes.longest.set(0);
-        notes.technique.set(0);
     }
     let chunk = if cohort.is_first {
         block.await_previous();
@@ -501,7 +501,10 @@ unsafe fn next<B: Block, T: Body>(
     *ahead = end & !REQUEUED;
     let Halves { high: len, low: start } = claimed(notes, cohort, *ahead);
     // SAFETY: the caller's promise.
-    let signal = unsafe { &*cohort.queue }.signal.load(Relaxed);
+    let queue = unsafe { &*cohort.queue };
+    let signal = queue.signal.load(Relaxed);
+    // When it came, of a block that leaves. Here, so that the loads overlap, and it leaves no later for it.
+    let arrived = if cfg!(all(test, loom)) { 0 } else { queue.arrived.load(Relaxed) };
     let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
         notes.seen.set(signal);
@@ -519,9 +522,8 @@ unsafe fn next<B: Block, T: Body>(
         }
     }
     // A block that begins when its SM is long taken has stopped nothing.
-    if T::YIELDS && !goes_on && notes.done.get() > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { note_stop(block, cohort, Technique::Drain) };
+    if !goes_on && notes.done.get() > 0 {
+        note_stop_by(block, cohort, (signal, arrived), Technique::Drain);
     }
     if len == 0 {
         if !goes_on || *ahead >= cohort.tasks - cohort.handed {
@@ -601,7 +603,8 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let notes = block.notes();
     let done = notes.done.get();
-    // A block for each task looks at no signal when it has ended its own.
+    // A block for each task looks at no signal when it has ended its own. Without yield points, one look would be all that it ever
+    // takes, of a launch that may last for microseconds; the host knows then when all blocks are out.
     if T::YIELDS && is_alone && done > 0 {
         // SAFETY: as above.
         unsafe { note_drain(block, cohort) };
@@ -611,8 +614,8 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     let [one, other] = &control.claims;
     let is_one = core::ptr::eq(one, cohort.claims);
     let stops = &control.stops[usize::from(!is_one)];
-    // Only kernels that may stop within their tasks pay for it, when they stop, and while no chunk of them is known.
-    let tells = T::YIELDS && tell_stop(notes, cohort, stops);
+    // Blocks pay for it when they stop, and those of kernels that may stop within their tasks while no chunk of them is known.
+    let tells = tell_stop::<T>(notes, cohort, stops);
     // Read-modify-writes carry no ordering in PTX, so the orderings are fences. Release: the writes of this
     // block come before its count below, which the next launch of the stream may look at.
     fence_release();
@@ -626,9 +629,8 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
         // Blocks may have told something in a cohort that was signalled, and in one of unknown times. Otherwise reading it
         // would only delay the post.
         let was_signalled = cohort.signal.or_newer(notes.seen.get()) != cohort.signal;
-        if T::YIELDS
-            && (tells || was_signalled || cohort.longest == 0 || before.low + done != cohort.tasks)
-        {
+        let is_new = T::YIELDS && cohort.longest == 0;
+        if tells || was_signalled || is_new || before.low + done != cohort.tasks {
             stops.post(post);
         }
         // Acquire: the last block takes over the writes of all other blocks of the cohort. Release, to the

@@ -1,6 +1,6 @@
 //! What a block tells of how it leaves, for statistics, and of its longest chunk.
 
-use super::{Block, BlockNotes};
+use super::{Block, BlockNotes, Body};
 use crate::abi::{Cohort, DeviceQueue, StopLimit, StopWords, Technique};
 use crate::atomic_shim::Ordering::Relaxed;
 
@@ -21,11 +21,25 @@ pub(super) fn note_chunk<B: Block>(block: &B) {
 /// As [`run`](super::run).
 #[inline(always)]
 pub(super) unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: Technique) {
+    if cfg!(all(test, loom)) {
+        return;
+    }
     // SAFETY: the caller's promise.
     let queue = unsafe { &*cohort.queue };
-    let notes = block.notes();
     // Both ahead of the branch, so that the loads overlap.
     let (word, arrived) = (queue.signal.load(Relaxed), queue.arrived.load(Relaxed));
+    note_stop_by(block, cohort, (word, arrived), technique);
+}
+
+/// The same, with the words of the queue: its signal, and when that came.
+#[inline(always)]
+pub(super) fn note_stop_by<B: Block>(
+    block: &B,
+    cohort: &Cohort,
+    (word, arrived): (u64, u64),
+    technique: Technique,
+) {
+    let notes = block.notes();
     let signal = cohort.signal.or_newer(word);
     let latest = match signal.limit() {
         // Nothing is to be kept.
@@ -58,13 +72,13 @@ pub(super) unsafe fn note_drain<B: Block>(block: &B, cohort: &Cohort) {
 ///
 /// Not under loom: they are statistics, and nothing depends on them.
 #[inline(always)]
-pub(super) fn tell_stop(notes: &BlockNotes, cohort: &Cohort, stops: &StopWords) -> bool {
+pub(super) fn tell_stop<T: Body>(notes: &BlockNotes, cohort: &Cohort, stops: &StopWords) -> bool {
     if cfg!(all(test, loom)) {
         return false;
     }
     let technique = notes.technique.get();
-    let is_told = technique > 0 || cohort.longest == 0;
-    if is_told {
+    let is_told = technique > 0 || T::YIELDS && cohort.longest == 0;
+    if T::YIELDS && is_told {
         stops.add_chunk(notes.longest.get());
     }
     let technique = match technique {

@@ -220,6 +220,22 @@ fn a_block_with_one_task_notes_that_it_has_drained() {
 }
 
 #[test]
+fn a_block_without_yield_points_notes_that_it_has_drained() {
+    let launch = Launch::default();
+    let signal = Signal::within(2, SmRange::EMPTY, StopLimit::within(9000));
+    let cohort = Cohort { amortize: 1, ..launch.cohort(20, 1, 1, 1, 1) };
+    let mut tasks = plain(|_| {
+        launch.queue.arrived.store(DeviceQueue::arrival(signal, 1), Ordering::Relaxed);
+        launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
+    });
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut tasks) };
+    assert!(launch.post.read(1).is_some_and(|posted| posted.done < 20));
+    let Stops { drained, latest, longest, .. } = launch.post.take_stops();
+    assert!(drained == 1 && latest > 0 && longest == 0);
+}
+
+#[test]
 fn a_block_that_begins_on_a_taken_sm_tells_of_no_stop() {
     let launch = Launch::default();
     let signal = Signal::within(2, SmRange::EMPTY, StopLimit::within(9000));

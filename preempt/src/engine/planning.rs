@@ -11,7 +11,7 @@ use super::program::following;
 use super::progress::{Look, Looks};
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
-use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority, can_be_kept};
 use crate::vocabulary::{Costs, LaunchId, OpKey};
 
 /// How long a policy may leave all SMs free while launches wait: a thousand times what it may save, and no user takes it for a
@@ -354,12 +354,22 @@ impl Engine {
         );
     }
 
+    /// What the policy asks for where streams ask for nothing.
+    fn policy_limit(&self) -> Option<Duration> {
+        let policy = &self.decider.policy;
+        // A policy that panics here is replaced when it does so elsewhere.
+        caught(|| policy.latency_limit()).ok().flatten()
+    }
+
+    /// Whether the policy asks for SMs within some time.
+    pub fn policy_limits(&self) -> bool {
+        self.policy_limit().is_some_and(can_be_kept)
+    }
+
     /// The time in which blocks of others leave the SMs that a launch is given: what its stream asks for, or else the policy.
     pub(super) fn limit(&self, key: OpKey) -> StopLimit {
         let asked = self.ops.get(key).and_then(|op| op.effective.latency_limit);
-        let policy = &self.decider.policy;
-        // A policy that panics here is replaced when it does so elsewhere.
-        let limit = asked.or_else(|| caught(|| policy.latency_limit()).ok().flatten());
+        let limit = asked.or_else(|| self.policy_limit());
         limit.map_or(StopLimit::SOONEST, |limit| {
             StopLimit::within(limit.as_nanos().try_into().unwrap_or(u64::MAX))
         })

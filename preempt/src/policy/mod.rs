@@ -394,6 +394,11 @@ pub(crate) struct Urgency {
     pub latency_limit: Option<Duration>,
 }
 
+/// Whether a block can do something for this limit: it drains for none at all, and for the longest there is.
+pub(crate) fn can_be_kept(limit: Duration) -> bool {
+    !limit.is_zero() && limit < Duration::MAX
+}
+
 impl Default for Urgency {
     fn default() -> Urgency {
         let (priority, weight) = (Priority::default(), 1);

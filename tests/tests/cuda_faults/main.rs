@@ -213,7 +213,10 @@ fn run(case: &Case) -> Found {
                 found.expect(were_left || !is_clean, || "no block-task was left".into());
             }
             "large-states" => checkpoints::refused(&device, &mut found),
-            "signal-paths" => signal_paths::starts(&device, &mut found),
+            "signal-paths" => {
+                signal_paths::starts(&device, &mut found);
+                signal_paths::starts_for_limits(&device, &mut found);
+            }
             "full-device" => signal_paths::beside_a_full_device(&device, &mut found),
             "proxies" => signal_paths::one_after_the_other(&device, &mut found),
             "lent" => workloads::lent(&device, &mut found),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use preempt::predict::{Features, Predictor};
 use preempt::{Costs, Device, Preemption, Scheduler, SignalPath, Stream};
 use preempt_test_kernels as kernels;
 
@@ -57,6 +58,52 @@ pub fn starts(device: &Device, found: &mut Found) {
                 format!("{path:?}, {tasks} of {threads}, {launches}: {seen} proxies")
             });
         }
+    }
+}
+
+/// Says that each launch takes as long.
+struct Always(Duration);
+
+impl Predictor for Always {
+    fn predict(&self, _launch: &Features<'_>) -> Option<Duration> {
+        Some(self.0)
+    }
+
+    fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
+}
+
+/// Beside a latency limit the proxy is started for launches that take ten times as long as that, and otherwise for those that
+/// take a hundred times as long; on the fake driver.
+pub fn starts_for_limits(device: &Device, found: &mut Found) {
+    let costs = Costs { report: Duration::from_millis(1), ..Costs::free() };
+    let (none, limit) = (None, Some(Duration::from_micros(30)));
+    for (millis, limit, expected) in [
+        (50, none, false),
+        (101, none, true),
+        (50, limit, true),
+        (9, limit, false),
+        // Blocks do nothing for these.
+        (50, Some(Duration::ZERO), false),
+        (50, Some(Duration::MAX), false),
+    ] {
+        let builder = Scheduler::builder().device(device.clone()).costs(costs);
+        let builder = builder.predictor(Always(Duration::from_millis(millis)));
+        let builder = builder.preemption(Preemption::Preemptible);
+        let built = builder.kernels(device_code::module()).build();
+        let Some(scheduler) = found.take(built) else { return };
+        let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
+        other.set_latency_limit(limit);
+        let lens = [4, 4 * THREADS as usize];
+        let buffers = lens.map(|len| found.take(scheduler.zeroed::<u32>(len)));
+        let [Some(mut counts), Some(mut writes)] = buffers else { return };
+        let before = started();
+        let call = kernels::count_1d(&mut counts, &mut writes).grid(4).block(THREADS);
+        let report = found.take(stream.launch(call).and_then(|handle| handle.wait()));
+        found.expect(report.is_some_and(|report| report.tasks == 4), || "lost".into());
+        let seen = started() - before;
+        found.expect((seen > 0) == expected, || {
+            format!("{millis} ms beside {limit:?}: {seen} proxies")
+        });
     }
 }
 

@@ -11,17 +11,20 @@ use crate::input::{hash, unit};
 /// Threads of a block.
 pub const BLOCK: usize = 256;
 
+/// The same, for numbers of elements.
+const THREADS: u32 = BLOCK as u32;
+
 /// Rows of a template between two yield points.
-const CHUNK: usize = 2;
+const CHUNK: u32 = 2;
 
 /// Elements of a window that a thread reads between two checkpoints. Fewer cost more votes, and more let the block leave later.
-const FILL: usize = 4;
+const FILL: u32 = 4;
 
 /// The largest template, in both directions: the original's.
-const MOST_WANTED: usize = 51;
+const MOST_WANTED: u32 = 51;
 
 /// The largest window, in both directions: the original's.
-const MOST_SEARCHED: usize = 81;
+const MOST_SEARCHED: u32 = 81;
 
 /// How much of a template stays in each frame.
 pub const KEPT: f32 = 0.75;
@@ -90,12 +93,13 @@ type Sums = (f32, f32, f32, f32, f32);
 ///
 /// From both places on there are `length` elements.
 #[inline(always)]
-unsafe fn with_row(sums: Sums, there: *const f32, wanted: *const f32, length: usize) -> Sums {
+unsafe fn with_row(sums: Sums, there: *const f32, wanted: *const f32, length: u32) -> Sums {
     let (mut here, mut template, mut here_squared, mut template_squared, mut both) = sums;
     let mut column = 0;
     while column < length {
         // SAFETY: the caller's promise.
-        let (x, y) = unsafe { (there.add(column).read(), wanted.add(column).read()) };
+        let (x, y) =
+            unsafe { (there.add(column as usize).read(), wanted.add(column as usize).read()) };
         (here, template) = (here + x, template + y);
         here_squared = GpuFloat::mul_add(x, x, here_squared);
         template_squared = GpuFloat::mul_add(y, y, template_squared);
@@ -107,7 +111,7 @@ unsafe fn with_row(sums: Sums, there: *const f32, wanted: *const f32, length: us
 
 /// The normalized cross-correlation, from the sums over this many pixels.
 #[inline(always)]
-fn score(sums: Sums, pixels: usize) -> f32 {
+fn score(sums: Sums, pixels: u32) -> f32 {
     let (here, template, here_squared, template_squared, both) = sums;
     let share = 1.0 / pixels as f32;
     let covariance = both - here * template * share;
@@ -129,46 +133,47 @@ pub fn heart_wall_track(
     next_places: SliceMut<u32>,
     next_templates: SliceMut<f32>,
 ) {
-    let searched = shared_array![f32; MOST_SEARCHED * MOST_SEARCHED];
-    let wanted = shared_array![f32; MOST_WANTED * MOST_WANTED];
+    let searched = shared_array![f32; (MOST_SEARCHED * MOST_SEARCHED) as usize];
+    let wanted = shared_array![f32; (MOST_WANTED * MOST_WANTED) as usize];
     let scores = shared_array![f32; BLOCK];
     let numbers = shared_array![u32; BLOCK];
     let width: u32 = of.width;
     let height: u32 = of.height;
     let points: u32 = of.points;
-    let (width, height, points) = (width as usize, height as usize, points as usize);
     let template: u32 = of.template;
     let window: u32 = of.window;
-    let (template, window) = (template as usize, window as usize);
-    let t = thread::thread_idx_x() as usize;
-    let point = thread::block_idx_x() as usize;
+    let (t, point) = (thread::thread_idx_x(), thread::block_idx_x());
     // Once, so that nothing below has to be checked.
     assert!(0 < template && template <= window && window <= width && window <= height);
     assert!(template <= MOST_WANTED && window <= MOST_SEARCHED);
-    assert!((point / points + 1) * width * height <= pixels.len() && 2 * point + 1 < places.len());
+    // Elements have 32 bits, which takes fewer registers.
+    let of_frame = width as u64 * height as u64;
+    assert!((point / points + 1) as u64 * of_frame <= pixels.len() as u64);
+    assert!(pixels.len() <= u32::MAX as usize && next_templates.len() <= u32::MAX as usize);
     let (of_template, of_window) = (template * template, window * window);
-    assert!((point + 1) * of_template <= templates.len());
-    assert!((point + 1) * of_template <= next_templates.len());
-    assert!(2 * point + 1 < next_places.len());
-    let origin = |place: u32, extent: usize| {
-        (place as usize).saturating_sub(window / 2).min(extent - window)
-    };
-    let (top, left) = (origin(places[2 * point], height), origin(places[2 * point + 1], width));
+    let own_templates = (point as usize + 1) * of_template as usize;
+    assert!(own_templates <= templates.len() && own_templates <= next_templates.len());
+    let own_place = 2 * point as usize;
+    assert!(own_place + 1 < places.len() && own_place + 1 < next_places.len());
+    let origin = |place: u32, extent: u32| place.saturating_sub(window / 2).min(extent - window);
+    let (top, left) = (origin(places[own_place], height), origin(places[own_place + 1], width));
     let side = window - template + 1;
     // SAFETY: the window is in the frame, and its rows and columns are below `window`, those of the template below
     // `template`; where a template lies in the window is below `side` in both directions. Barriers lie between
     // writes and reads by other threads. Each block-task writes its own elements.
     unsafe {
-        let frame = pixels.as_ptr().add(point / points * width * height);
+        let frame = point / points * width * height;
         let mut i = t;
         while i < of_window {
-            searched.add(i).write(*frame.add((top + i / window) * width + left + i % window));
-            i += BLOCK;
+            let from = frame + (top + i / window) * width + left + i % window;
+            searched.add(i as usize).write(*pixels.get_unchecked(from as usize));
+            i += THREADS;
         }
         let mut i = t;
         while i < of_template {
-            wanted.add(i).write(*templates.get_unchecked(point * of_template + i));
-            i += BLOCK;
+            let from = point * of_template + i;
+            wanted.add(i as usize).write(*templates.get_unchecked(from as usize));
+            i += THREADS;
         }
         let (mut best, mut number) = (f32::NEG_INFINITY, u32::MAX);
         let mut first = 0;
@@ -176,7 +181,7 @@ pub fn heart_wall_track(
             let place = first + t;
             // Threads without a place have that of the first.
             let at = if place < side * side { place } else { 0 };
-            let corner = searched.add(at / side * window + at % side);
+            let corner = searched.add((at / side * window + at % side) as usize);
             let mut sums = (0.0, 0.0, 0.0, 0.0, 0.0);
             let mut row = 0;
             while row < template {
@@ -184,47 +189,48 @@ pub fn heart_wall_track(
                     thread::sync_threads();
                     yield_point!();
                 }
-                sums =
-                    with_row(sums, corner.add(row * window), wanted.add(row * template), template);
+                let there = corner.add((row * window) as usize);
+                sums = with_row(sums, there, wanted.add((row * template) as usize), template);
                 row += 1;
             }
             let score = score(sums, of_template);
             if place < side * side && score > best {
-                (best, number) = (score, place as u32);
+                (best, number) = (score, place);
             }
-            first += BLOCK;
+            first += THREADS;
         }
-        scores.add(t).write(best);
-        numbers.add(t).write(number);
+        scores.add(t as usize).write(best);
+        numbers.add(t as usize).write(number);
         thread::sync_threads();
-        let mut half = BLOCK / 2;
+        let mut half = THREADS / 2;
         while half > 0 {
             if t < half {
-                let (score, other) = (scores.add(t + half).read(), numbers.add(t + half).read());
+                let there = (t + half) as usize;
+                let (score, other) = (scores.add(there).read(), numbers.add(there).read());
                 // The first of equal ones.
                 if score > best || score == best && other < number {
                     (best, number) = (score, other);
-                    scores.add(t).write(best);
-                    numbers.add(t).write(number);
+                    scores.add(t as usize).write(best);
+                    numbers.add(t as usize).write(number);
                 }
             }
             thread::sync_threads();
             half /= 2;
         }
         // Without a score, which takes a window of one brightness, the first place.
-        let found = (numbers.read() as usize).min(side * side - 1);
+        let found = numbers.read().min(side * side - 1);
         let (down, right) = (found / side, found % side);
         if t == 0 {
-            next_places.write(2 * point, (top + down + template / 2) as u32);
-            next_places.write(2 * point + 1, (left + right + template / 2) as u32);
+            next_places.write(own_place, top + down + template / 2);
+            next_places.write(own_place + 1, left + right + template / 2);
         }
         let mut i = t;
         while i < of_template {
             let here = (down + i / template) * window + right + i % template;
-            let taken = (1.0 - KEPT) * searched.add(here).read();
-            let next = GpuFloat::mul_add(KEPT, wanted.add(i).read(), taken);
-            next_templates.as_mut_ptr().add(point * of_template + i).write(next);
-            i += BLOCK;
+            let taken = (1.0 - KEPT) * searched.add(here as usize).read();
+            let next = GpuFloat::mul_add(KEPT, wanted.add(i as usize).read(), taken);
+            next_templates.as_mut_ptr().add((point * of_template + i) as usize).write(next);
+            i += THREADS;
         }
     }
 }
@@ -239,85 +245,85 @@ pub fn heart_wall_track_saving(
     next_places: SliceMut<u32>,
     next_templates: SliceMut<f32>,
 ) {
-    let searched = shared_array![f32; MOST_SEARCHED * MOST_SEARCHED];
-    let wanted = shared_array![f32; MOST_WANTED * MOST_WANTED];
+    let searched = shared_array![f32; (MOST_SEARCHED * MOST_SEARCHED) as usize];
+    let wanted = shared_array![f32; (MOST_WANTED * MOST_WANTED) as usize];
     let scores = shared_array![f32; BLOCK];
     let numbers = shared_array![u32; BLOCK];
     let width: u32 = of.width;
     let height: u32 = of.height;
     let points: u32 = of.points;
-    let (width, height, points) = (width as usize, height as usize, points as usize);
     let template: u32 = of.template;
     let window: u32 = of.window;
-    let (template, window) = (template as usize, window as usize);
-    let t = thread::thread_idx_x() as usize;
-    let point = thread::block_idx_x() as usize;
+    let (t, point) = (thread::thread_idx_x(), thread::block_idx_x());
     // Once, so that nothing below has to be checked.
     assert!(0 < template && template <= window && window <= width && window <= height);
     assert!(template <= MOST_WANTED && window <= MOST_SEARCHED);
-    assert!((point / points + 1) * width * height <= pixels.len() && 2 * point + 1 < places.len());
+    // Elements have 32 bits, which takes fewer registers.
+    let of_frame = width as u64 * height as u64;
+    assert!((point / points + 1) as u64 * of_frame <= pixels.len() as u64);
+    assert!(pixels.len() <= u32::MAX as usize && next_templates.len() <= u32::MAX as usize);
     let (of_template, of_window) = (template * template, window * window);
-    assert!((point + 1) * of_template <= templates.len());
-    assert!((point + 1) * of_template <= next_templates.len());
-    assert!(2 * point + 1 < next_places.len());
-    let origin = |place: u32, extent: usize| {
-        (place as usize).saturating_sub(window / 2).min(extent - window)
-    };
-    let (top, left) = (origin(places[2 * point], height), origin(places[2 * point + 1], width));
+    let own_templates = (point as usize + 1) * of_template as usize;
+    assert!(own_templates <= templates.len() && own_templates <= next_templates.len());
+    let own_place = 2 * point as usize;
+    assert!(own_place + 1 < places.len() && own_place + 1 < next_places.len());
+    let origin = |place: u32, extent: u32| place.saturating_sub(window / 2).min(extent - window);
+    let (top, left) = (origin(places[own_place], height), origin(places[own_place + 1], width));
     let side = window - template + 1;
     // Rounds that read the window and the template, which a block-task has no need to repeat when it goes on. The template is
     // the smaller one.
-    let fill = of_window.div_ceil(FILL * BLOCK);
+    let fill = of_window.div_ceil(FILL * THREADS);
     // Then for all places, and for all rows of a template.
     let chunks = template.div_ceil(CHUNK);
-    let all = (fill + (side * side).div_ceil(BLOCK) * chunks) as u32;
+    let all = fill + (side * side).div_ceil(THREADS) * chunks;
     let start = (0.0, 0.0, 0.0, 0.0, 0.0);
     // The best score and its place, and the sums of the place that is looked at.
     checkpoint!(state: (f32, u32, Sums) = (f32::NEG_INFINITY, u32::MAX, start) => for round in 0..all {
-        if (round as usize) < fill {
-            let first = round as usize * FILL * BLOCK + t;
+        if round < fill {
+            let first = round * FILL * THREADS + t;
             let mut k = 0;
             while k < FILL {
-                let i = first + k * BLOCK;
+                let i = first + k * THREADS;
                 // SAFETY: the window is in the frame, and its rows and columns are below `window`, as the template's elements
                 // are below `of_template`.
                 unsafe {
                     if i < of_window {
-                        let frame = pixels.as_ptr().add(point / points * width * height);
-                        let pixel = *frame.add((top + i / window) * width + left + i % window);
-                        searched.add(i).write(pixel);
+                        let frame = point / points * width * height;
+                        let from = frame + (top + i / window) * width + left + i % window;
+                        searched.add(i as usize).write(*pixels.get_unchecked(from as usize));
                     }
                     if i < of_template {
-                        wanted.add(i).write(*templates.get_unchecked(point * of_template + i));
+                        let from = point * of_template + i;
+                        wanted.add(i as usize).write(*templates.get_unchecked(from as usize));
                     }
                 }
                 k += 1;
             }
-            if round as usize + 1 == fill {
+            if round + 1 == fill {
                 // Ahead of the reads by other threads.
                 thread::sync_threads();
             }
             continue;
         }
         let (mut best, mut number, mut sums) = state;
-        let chunk_of_all = round as usize - fill;
+        let chunk_of_all = round - fill;
         let (turn, chunk) = (chunk_of_all / chunks, chunk_of_all % chunks);
-        let place = turn * BLOCK + t;
+        let place = turn * THREADS + t;
         // Threads without a place have that of the first.
         let at = if place < side * side { place } else { 0 };
         let (mut row, end) = (chunk * CHUNK, template.min((chunk + 1) * CHUNK));
         while row < end {
             // SAFETY: rows are below those of the template, and the place is in the window.
             sums = unsafe {
-                let there = searched.add(at / side * window + at % side + row * window);
-                with_row(sums, there, wanted.add(row * template), template)
+                let there = searched.add((at / side * window + at % side + row * window) as usize);
+                with_row(sums, there, wanted.add((row * template) as usize), template)
             };
             row += 1;
         }
         if end == template {
             let score = score(sums, of_template);
             if place < side * side && score > best {
-                (best, number) = (score, place as u32);
+                (best, number) = (score, place);
             }
             sums = start;
         }
@@ -326,37 +332,38 @@ pub fn heart_wall_track_saving(
     let (mut best, mut number, _) = state;
     // SAFETY: as above.
     unsafe {
-        scores.add(t).write(best);
-        numbers.add(t).write(number);
+        scores.add(t as usize).write(best);
+        numbers.add(t as usize).write(number);
         thread::sync_threads();
-        let mut half = BLOCK / 2;
+        let mut half = THREADS / 2;
         while half > 0 {
             if t < half {
-                let (score, other) = (scores.add(t + half).read(), numbers.add(t + half).read());
+                let there = (t + half) as usize;
+                let (score, other) = (scores.add(there).read(), numbers.add(there).read());
                 // The first of equal ones.
                 if score > best || score == best && other < number {
                     (best, number) = (score, other);
-                    scores.add(t).write(best);
-                    numbers.add(t).write(number);
+                    scores.add(t as usize).write(best);
+                    numbers.add(t as usize).write(number);
                 }
             }
             thread::sync_threads();
             half /= 2;
         }
         // Without a score, which takes a window of one brightness, the first place.
-        let found = (numbers.read() as usize).min(side * side - 1);
+        let found = numbers.read().min(side * side - 1);
         let (down, right) = (found / side, found % side);
         if t == 0 {
-            next_places.write(2 * point, (top + down + template / 2) as u32);
-            next_places.write(2 * point + 1, (left + right + template / 2) as u32);
+            next_places.write(own_place, top + down + template / 2);
+            next_places.write(own_place + 1, left + right + template / 2);
         }
         let mut i = t;
         while i < of_template {
             let here = (down + i / template) * window + right + i % template;
-            let taken = (1.0 - KEPT) * searched.add(here).read();
-            let next = GpuFloat::mul_add(KEPT, wanted.add(i).read(), taken);
-            next_templates.as_mut_ptr().add(point * of_template + i).write(next);
-            i += BLOCK;
+            let taken = (1.0 - KEPT) * searched.add(here as usize).read();
+            let next = GpuFloat::mul_add(KEPT, wanted.add(i as usize).read(), taken);
+            next_templates.as_mut_ptr().add((point * of_template + i) as usize).write(next);
+            i += THREADS;
         }
     }
 }

@@ -226,37 +226,41 @@ pub fn mb_sad_calc_saving(
 
 /// The sums of middle parts from those that [`mb_sad_calc`] writes: of the eight parts of 8 pixels in x and 4 in y, then
 /// the eight of 4 in x and 8 in y, and then the four of 8 by 8. One block-task for each macroblock.
+///
+/// Places are counted over all quarters of a macroblock, and elements with 32 bits: so a thread of the preemptible form has what
+/// it needs in as many registers as let an SM hold all blocks that the plain form has there.
 #[preemptible(block = 128)]
 pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
-    let macroblock = thread::block_idx_x() as usize;
+    let macroblock = thread::block_idx_x();
     // Once, so that nothing below has to be checked.
-    assert!((macroblock + 1) * SMALLEST * PLACES <= smallest.len());
-    assert!((macroblock + 1) * MIDDLE * PLACES <= sums.len());
-    let mut place = thread::thread_idx_x() as usize;
-    while place < PLACES {
-        // Of 8 by 8 pixels.
-        let mut quarter = 0;
-        while quarter < 4 {
-            yield_point!();
-            let (top, left) = (quarter / 2, quarter % 2);
-            let first = macroblock * SMALLEST + 2 * top * PARTS + 2 * left;
-            // SAFETY: parts and places are below their numbers.
-            let part = |i: usize| unsafe { *smallest.get_unchecked((first + i) * PLACES + place) };
-            let (a, b, c, d) = (part(0), part(1), part(PARTS), part(PARTS + 1));
-            // What was asked for above has come with what was read.
-            yield_point!();
-            // SAFETY: as above, and each thread writes its own elements.
-            unsafe {
-                let to = sums.as_mut_ptr().add(macroblock * MIDDLE * PLACES + place);
-                to.add((2 * top * 2 + left) * PLACES).write(a + b);
-                to.add(((2 * top + 1) * 2 + left) * PLACES).write(c + d);
-                to.add((8 + top * PARTS + 2 * left) * PLACES).write(a + c);
-                to.add((8 + top * PARTS + 2 * left + 1) * PLACES).write(b + d);
-                to.add((16 + quarter) * PLACES).write(a + b + c + d);
-            }
-            quarter += 1;
+    let (of_smallest, of_middle) = ((SMALLEST * PLACES) as u32, (MIDDLE * PLACES) as u32);
+    assert!((macroblock as usize + 1) * SMALLEST * PLACES <= smallest.len());
+    assert!((macroblock as usize + 1) * MIDDLE * PLACES <= sums.len());
+    assert!(sums.len() <= u32::MAX as usize);
+    let (places, parts) = (PLACES as u32, PARTS as u32);
+    let mut i = thread::thread_idx_x();
+    while i < 4 * places {
+        yield_point!();
+        // A quarter has 8 by 8 pixels.
+        let (quarter, place) = (i / places, i % places);
+        let (top, left) = (quarter / 2, quarter % 2);
+        let first = macroblock * of_smallest + (2 * top * parts + 2 * left) * places + place;
+        // SAFETY: parts and places are below their numbers.
+        let part = |i: u32| unsafe { *smallest.get_unchecked((first + i * places) as usize) };
+        let (a, b, c, d) = (part(0), part(1), part(parts), part(parts + 1));
+        // What was asked for above has come with what was read.
+        yield_point!();
+        let at = macroblock * of_middle + place;
+        // SAFETY: as above, and each thread writes its own elements.
+        unsafe {
+            let to = sums.as_mut_ptr();
+            to.add((at + (4 * top + left) * places) as usize).write(a + b);
+            to.add((at + (4 * top + 2 + left) * places) as usize).write(c + d);
+            to.add((at + (8 + top * parts + 2 * left) * places) as usize).write(a + c);
+            to.add((at + (9 + top * parts + 2 * left) * places) as usize).write(b + d);
+            to.add((at + (16 + quarter) * places) as usize).write(a + b + c + d);
         }
-        place += BLOCK;
+        i += BLOCK as u32;
     }
 }
 

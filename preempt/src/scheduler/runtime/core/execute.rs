@@ -187,8 +187,14 @@ impl Core {
     }
 
     /// Whether a launch waits for the path of its signals. What is not known to be short may be long.
+    ///
+    /// Where others have a latency limit, it waits if that costs it a tenth, not a hundredth: how much of the limit is left counts
+    /// from the signal's arrival, which is known on that path alone.
     fn is_long(&self, predicted: Option<Duration>) -> bool {
-        predicted.is_none_or(|predicted| self.costs.can_wait(predicted))
+        predicted.is_none_or(|predicted| {
+            self.costs.can_wait(predicted)
+                || self.costs.is_long(predicted) && (self.has_limits || self.engine.policy_limits())
+        })
     }
 
     fn launch(&mut self, now: Duration, order: &CohortOrder) -> Result<(), Error> {
