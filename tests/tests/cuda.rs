@@ -207,6 +207,37 @@ fn every_kernel_counts_its_tasks_once() {
     assert_eq!((tally.mistake, tally.lost, tally.repeated), (None, 0, 0));
 }
 
+#[test]
+fn late_stops_of_some_sms_are_counted_without_yield_points_too() {
+    const LIMIT: Duration = Duration::from_micros(100);
+    let Some(gpu) = Gpu::new() else { return };
+    let scheduler = gpu.builder().signal_path(SignalPath::Proxy).build().expect("a scheduler");
+    let (stream, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    urgent.set_latency_limit(Some(LIMIT));
+    tick(&scheduler, &urgent);
+    let sms = scheduler.device().properties().sms;
+    // Eight blocks of 256 threads lie on an SM at a time. A block-task takes a millisecond.
+    for (tasks, are_told) in [(40 * sms, true), (4 * sms, false)] {
+        let lens = [tasks as usize, 256 * tasks as usize];
+        let [mut counts, mut writes] =
+            lens.map(|len| scheduler.zeroed::<u32>(len).expect("memory"));
+        let before = scheduler.stats().stops;
+        let call = kernels::paced_1d(2_000_000, &mut counts, &mut writes).grid(tasks).block(256);
+        let handle = stream.launch(call).expect("accepted");
+        std::thread::sleep(Duration::from_micros(300));
+        tick(&scheduler, &urgent);
+        assert_eq!(handle.wait().expect("runs").tasks, tasks);
+        let after = scheduler.stats().stops;
+        assert!(
+            after.violations > before.violations && after.longest > LIMIT,
+            "{tasks}: {after:?}"
+        );
+        assert_eq!(after.drained > before.drained, are_told, "{tasks}: {after:?}");
+        let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
+        assert!(counts.iter().all(|&count| count == 1));
+    }
+}
+
 /// Storms with every policy. `compute-sanitizer` runs this test too.
 #[test]
 fn storms_lose_and_repeat_nothing() {

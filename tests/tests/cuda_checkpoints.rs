@@ -40,8 +40,18 @@ impl Gpu {
     }
 }
 
-/// About a millisecond a block-task, and several of them for each place on an H200.
-const LOAD: Load = Load { tasks: 32_000, ticks: 2_000_000 };
+/// About a millisecond a block-task, and several of them for each place on an H200; a tenth of both for programs that look at each
+/// access, which set `PREEMPT_SMALL_STORM`.
+fn load() -> Load {
+    match is_small() {
+        false => Load { tasks: 32_000, ticks: 2_000_000 },
+        true => Load { tasks: 3_000, ticks: 200_000 },
+    }
+}
+
+fn is_small() -> bool {
+    std::env::var_os("PREEMPT_SMALL_STORM").is_some()
+}
 
 /// An urgent launch that needs the whole device for a moment.
 fn tick(scheduler: &Scheduler, urgent: &Stream) {
@@ -57,8 +67,8 @@ fn disturbed(scheduler: &Scheduler, launches: usize) -> Tally {
     // The first launch of a kernel waits for the driver.
     tick(scheduler, &urgent);
     let kinds = vec![Kind::Saving; launches];
-    let victims = Victim::launch_all(&kinds, scheduler, &streams, LOAD).expect("accepted");
-    for _ in 0..50 {
+    let victims = Victim::launch_all(&kinds, scheduler, &streams, load()).expect("accepted");
+    for _ in 0..if is_small() { 10 } else { 50 } {
         tick(scheduler, &urgent);
     }
     let mut tally = Tally::default();
