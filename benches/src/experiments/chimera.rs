@@ -11,6 +11,7 @@ use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::samples::{mean, show, show_number, show_percent, show_time};
 
 mod estimates;
+mod paused;
 mod periodic;
 mod policies;
 mod sharing;
@@ -83,6 +84,10 @@ there are any, in the preemptible form without checkpoints.
   (`saved_bytes` each, padding included), where the SM has its part of the memory's
   bandwidth; `switch_lost`: two of that by the time of a block-task. `context_us` and `context_lost`
   are the same of all registers and shared memory (`context_bytes`), which the paper has.
+- `paused_lost`: what the program would lose beside the periodic task on a device that pauses half of
+  its SMs for 200 µs at no cost, where no SM goes on with a block-task of another one: computed, from
+  the launches as they were alone, with block-tasks that all take as long. Launches of few waves end
+  later than by the SMs that they lack, which is in `lost` of every arm that takes the SMs.
 - `kernels_strict`, `_relaxed`, `_declared` and `_without`: the program's kernels whose block-tasks
   may run again from any yield point, from those ahead of what cannot be repeated, because the
   kernel says so, and those without yield points. Where all or none are strict of those that may be
@@ -103,7 +108,8 @@ there are any, in the preemptible form without checkpoints.
   by the rate with yield points in all arms, so it has this cost in it.
 - `memory_gb_per_s`: what a copy of 1 GiB reads and writes in a second, on the CPU device a copy of
   64 KiB. `estimated_drain_us`, `estimated_switch_us` and so on are the means of the estimates, each
-  over the programs that have it. `kernels_strict` and so on are sums over the programs.
+  over the programs that have it, as `throughput_lost_paused` is of `paused_lost`. `kernels_strict`
+  and so on are sums over the programs.
 - `wrong`: how often the outputs of a program were not those of an undisturbed run; they are
   compared after each part of an arm and each run of a pair. `drains`, `drops` and `switches` are
   blocks of the programs, over the whole suite.
@@ -256,6 +262,7 @@ fn estimated(Estimates { programs, bandwidth }: &Estimates) -> Value {
         "estimated_flush_lost": mean_of(Estimate::flush_lost),
         "estimated_switch_lost": mean_of(|of| of.switch_lost(of.saved)),
         "estimated_context_lost": mean_of(|of| of.switch_lost(of.context)),
+        "throughput_lost_paused": mean_of(|of| of.paused_lost),
         "kernels_strict": sum(|of| of.kernels.strict),
         "kernels_relaxed": sum(|of| of.kernels.relaxed),
         "kernels_declared": sum(|of| of.kernels.declared),
@@ -395,6 +402,7 @@ fn push_estimate(rows: &mut Rows, of: &Estimate) {
         "flush_lost": of.flush_lost(),
         "switch_lost": switch_lost,
         "context_lost": context_lost,
+        "paused_lost": of.paused_lost,
         "kernels_strict": of.kernels.strict,
         "kernels_relaxed": of.kernels.relaxed,
         "kernels_declared": of.kernels.declared,

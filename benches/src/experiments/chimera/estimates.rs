@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use preempt::{Call, FormFootprint, Idempotence, LaunchReport, Preemption, Stream};
 use preempt_workload_kernels::input::{BLOCK, copy_f32};
 
+use super::paused::{Paused, Waves};
 use super::periodic::Periodic;
 use super::site::{Decider, Rerun, Site};
 use crate::experiments::Bench;
@@ -53,6 +54,8 @@ pub struct Estimate {
     pub saved: Option<u64>,
     /// Bytes in a second, for an SM that has its part of the bandwidth.
     pub bandwidth_of_sm: f64,
+    /// The throughput that the program loses beside the periodic task where stops take no time and lose nothing.
+    pub paused_lost: Option<f64>,
 }
 
 /// Kernels of a program by what is known of block-tasks that run again.
@@ -96,7 +99,7 @@ pub fn estimates(
         rerun.until(bench.amount(QUICK_RUNS, RUNS))?;
         site.count(program, &rerun.reports);
         site.check(program, "alone")?;
-        estimate(site, program, &rerun.reports, bandwidth, saved(periodic, program.name))
+        estimate(site, program, &rerun.reports, bandwidth, periodic)
     });
     let programs = estimates.collect::<Result<_>>()?;
     // Nothing here asks for them.
@@ -136,10 +139,10 @@ fn estimate(
     program: &PreparedProgram,
     reports: &[LaunchReport],
     bandwidth: f64,
-    saved: Option<u64>,
+    periodic: &Periodic,
 ) -> Result<Estimate> {
     let sms = site.scheduler.device().properties().sms;
-    let mut seen: Vec<Seen<'_>> = Vec::new();
+    let (mut seen, mut waves): (Vec<Seen<'_>>, Vec<Waves>) = Default::default();
     for (call, report) in program.steps().iter().cycle().zip(reports) {
         let known = seen.iter().position(|of| is_same(of.call, call));
         let index = match known {
@@ -153,6 +156,8 @@ fn estimate(
         };
         let of = &mut seen[index];
         let tasks = call.grid_dim().count() as u32;
+        let blocks_per_sm = of.form.blocks_per_sm;
+        waves.push(Waves { tasks, blocks_per_sm, took: report.running() });
         of.tasks += u64::from(tasks);
         of.took += report.running();
         of.block_time += report.running() * tasks.min(sms * of.form.blocks_per_sm);
@@ -173,8 +178,9 @@ fn estimate(
         block_task: longest.block_time.div_f64(longest.tasks.max(1) as f64),
         blocks_per_sm: form.blocks_per_sm,
         context: (registers > 0).then(|| registers + u64::from(form.shared_bytes)),
-        saved,
+        saved: saved(periodic, program.name),
         bandwidth_of_sm: bandwidth / f64::from(sms),
+        paused_lost: Paused { sms, period: periodic.period, pause: periodic.task }.lost(&waves),
     })
 }
 
@@ -244,6 +250,7 @@ mod tests {
             context: Some(24 << 10),
             saved: None,
             bandwidth_of_sm: 177.4e9 / 30.0,
+            paused_lost: None,
         }
     }
 
