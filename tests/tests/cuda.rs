@@ -217,7 +217,7 @@ fn late_stops_of_some_sms_are_counted_without_yield_points_too() {
     tick(&scheduler, &urgent);
     let sms = scheduler.device().properties().sms;
     // Eight blocks of 256 threads lie on an SM at a time. A block-task takes a millisecond.
-    for (tasks, are_told) in [(40 * sms, true), (4 * sms, false)] {
+    for tasks in [40 * sms, 4 * sms] {
         let lens = [tasks as usize, 256 * tasks as usize];
         let [mut counts, mut writes] =
             lens.map(|len| scheduler.zeroed::<u32>(len).expect("memory"));
@@ -232,7 +232,7 @@ fn late_stops_of_some_sms_are_counted_without_yield_points_too() {
             after.violations > before.violations && after.longest > LIMIT,
             "{tasks}: {after:?}"
         );
-        assert_eq!(after.drained > before.drained, are_told, "{tasks}: {after:?}");
+        assert!(after.drained > before.drained, "{tasks}: {after:?}");
         let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
         assert!(counts.iter().all(|&count| count == 1));
     }

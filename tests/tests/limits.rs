@@ -188,11 +188,10 @@ fn blocks_without_yield_points_tell_when_they_leave_some_sms_late() {
 }
 
 #[test]
-fn of_blocks_with_one_block_task_each_the_end_of_all_counts() {
+fn so_do_blocks_with_one_block_task_each() {
     // As many as two SMs hold.
-    let Stops { count, violations, drained, longest, .. } = stops_of_a_part(4);
-    assert!(count >= violations && longest > LIMIT);
-    assert_eq!(drained, 0);
+    let Stops { drained, longest, .. } = stops_of_a_part(4);
+    assert!(drained > 0 && longest > LIMIT);
 }
 
 #[test]

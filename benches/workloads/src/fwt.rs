@@ -2,7 +2,7 @@
 
 use preempt::{Buffer, Call, Error};
 use preempt_workload_kernels::fwt::{
-    BLOCK, CHUNK, LOG_CHUNK, RUN, fwt_batch_1, fwt_batch_2, modulate,
+    BLOCK, CHUNK, LOG_CHUNK, RUN, fwt_batch_1, fwt_batch_2, modulate, modulate_saving,
 };
 use preempt_workload_kernels::input::{self, between, copy_f32};
 
@@ -15,12 +15,23 @@ pub const DEFINITION: Definition = Definition {
     build,
 };
 
+/// The same, with a checkpoint in the kernel whose block-tasks are long.
+pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
+
 const RANGE: (f32, f32) = (-1.0, 1.0);
 
 /// Elements of the kernel of the convolution: the sample's.
 const KERNEL: usize = 128;
 
 fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, false)
+}
+
+fn build_saving(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
+    with(memory, size, seed, true)
+}
+
+fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Program, Error> {
     // The logarithm of the number of elements, which is even above that of a chunk.
     let logarithm: u32 = match size {
         Size::Reduced => 15,
@@ -41,7 +52,11 @@ fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
     steps.extend(transform(logarithm, &mut result));
     steps.extend(transform(logarithm, &mut other));
     let scale = 1.0 / length as f32;
-    steps.push(modulate(scale, &other, &mut result).grid(blocks(length, BLOCK * RUN)));
+    let multiply = match saving {
+        false => modulate(scale, &other, &mut result),
+        true => modulate_saving(scale, &other, &mut result),
+    };
+    steps.push(multiply.grid(blocks(length, BLOCK * RUN)));
     steps.extend(transform(logarithm, &mut result));
     let reference = move || {
         let element = |seed, i| f64::from(between(seed, i, RANGE.0, RANGE.1));

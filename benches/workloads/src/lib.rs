@@ -240,8 +240,10 @@ pub const CHIMERA: &[Definition] = &[
     mummer::DEFINITION,
 ];
 
-/// Programs of [`CHIMERA`], by the same names, whose long block-tasks have checkpoints in the place of yield points.
+/// Programs of [`CHIMERA`], by the same names, whose long block-tasks have checkpoints in the place of yield points, or where they
+/// cannot have any.
 pub const CHECKPOINTED: &[Definition] = &[
+    fwt::CHECKPOINTED,
     cp::CHECKPOINTED,
     stencil_3d::CHECKPOINTED,
     sad::CHECKPOINTED,

@@ -12,7 +12,7 @@ use crate::target;
 pub use block_notes::{BlockNotes, Note, SignalCopy};
 use block_notes::{claimed, tasks_from};
 pub use chunk::Chunk;
-use stops::{note_chunk, note_drain, note_stop, note_stop_by, tell_stop};
+use stops::{note_chunk, note_stop, note_stop_by, tell_stop, words};
 
 mod block_notes;
 mod chunk;
@@ -501,10 +501,7 @@ unsafe fn next<B: Block, T: Body>(
     *ahead = end & !REQUEUED;
     let Halves { high: len, low: start } = claimed(notes, cohort, *ahead);
     // SAFETY: the caller's promise.
-    let queue = unsafe { &*cohort.queue };
-    let signal = queue.signal.load(Relaxed);
-    // When it came, of a block that leaves. Here, so that the loads overlap, and it leaves no later for it.
-    let arrived = if cfg!(all(test, loom)) { 0 } else { queue.arrived.load(Relaxed) };
+    let (signal, arrived) = unsafe { words(cohort) };
     let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
         notes.seen.set(signal);
@@ -603,22 +600,29 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let notes = block.notes();
     let done = notes.done.get();
-    // A block for each task looks at no signal when it has ended its own. Without yield points, one look would be all that it ever
-    // takes, of a launch that may last for microseconds; the host knows then when all blocks are out.
-    if T::YIELDS && is_alone && done > 0 {
-        // SAFETY: as above.
-        unsafe { note_drain(block, cohort) };
-    }
+    // A block for each task has looked at no signal. Now it does so for what it tells, and the loads overlap the fence below.
+    let looks = is_alone && done > 0 && !cfg!(all(test, loom));
+    // SAFETY: as above.
+    let words = looks.then(|| unsafe { words(cohort) });
     // The remainder shows the compiler that the index is in bounds.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
     let [one, other] = &control.claims;
     let is_one = core::ptr::eq(one, cohort.claims);
     let stops = &control.stops[usize::from(!is_one)];
     // Blocks pay for it when they stop, and those of kernels that may stop within their tasks while no chunk of them is known.
-    let tells = tell_stop::<T>(notes, cohort, stops);
+    let mut tells = tell_stop::<T>(notes, cohort, stops);
     // Read-modify-writes carry no ordering in PTX, so the orderings are fences. Release: the writes of this
     // block come before its count below, which the next launch of the stream may look at.
     fence_release();
+    if let Some((signal, arrived)) = words
+        && notes.technique.get() == 0
+        && !cohort.signal.grants_with(signal, block.sm())
+    {
+        note_stop_by(block, cohort, (signal, arrived), Technique::Drain);
+        tells |= tell_stop::<T>(notes, cohort, stops);
+        // Release: the last block of the cohort posts what was told.
+        fence_release();
+    }
     let before = left.fetch_add(departures(1, done), Relaxed);
     let before = Halves::unpack(before.wrapping_sub(cohort.left));
     if before.high + 1 == cohort.blocks {
@@ -628,7 +632,8 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
         unused.next.store(0, Relaxed);
         // Blocks may have told something in a cohort that was signalled, and in one of unknown times. Otherwise reading it
         // would only delay the post.
-        let was_signalled = cohort.signal.or_newer(notes.seen.get()) != cohort.signal;
+        let seen = words.map_or_else(|| notes.seen.get(), |(signal, _)| signal);
+        let was_signalled = cohort.signal.or_newer(seen) != cohort.signal;
         let is_new = T::YIELDS && cohort.longest == 0;
         if tells || was_signalled || is_new || before.low + done != cohort.tasks {
             stops.post(post);

@@ -25,13 +25,24 @@ pub(super) unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: 
         return;
     }
     // SAFETY: the caller's promise.
-    let queue = unsafe { &*cohort.queue };
-    // Both ahead of the branch, so that the loads overlap.
-    let (word, arrived) = (queue.signal.load(Relaxed), queue.arrived.load(Relaxed));
-    note_stop_by(block, cohort, (word, arrived), technique);
+    note_stop_by(block, cohort, unsafe { words(cohort) }, technique);
 }
 
-/// The same, with the words of the queue: its signal, and when that came.
+/// The signal of a cohort's queue, and when that came. Both at once, so that the loads overlap.
+///
+/// # Safety
+///
+/// As [`run`](super::run).
+#[inline(always)]
+pub(super) unsafe fn words(cohort: &Cohort) -> (u64, u64) {
+    // SAFETY: the caller's promise.
+    let queue = unsafe { &*cohort.queue };
+    // The second one for statistics alone.
+    let arrived = if cfg!(all(test, loom)) { 0 } else { queue.arrived.load(Relaxed) };
+    (queue.signal.load(Relaxed), arrived)
+}
+
+/// As [`note_stop`], by these words.
 #[inline(always)]
 pub(super) fn note_stop_by<B: Block>(
     block: &B,
@@ -50,21 +61,6 @@ pub(super) fn note_stop_by<B: Block>(
     notes.lost.set(if is_lost { notes.elapsed(block.clock() as u32) } else { 0 });
     notes.latest.set(latest.unwrap_or(0));
     notes.technique.set(technique as u32 + 1);
-}
-
-/// Notes that a block leaves an SM that was taken, after it has ended its task.
-///
-/// # Safety
-///
-/// As [`run`](super::run).
-#[inline(always)]
-pub(super) unsafe fn note_drain<B: Block>(block: &B, cohort: &Cohort) {
-    // SAFETY: the caller's promise.
-    let signal = unsafe { &*cohort.queue }.signal.load(Relaxed);
-    if block.notes().technique.get() == 0 && !cohort.signal.grants_with(signal, block.sm()) {
-        // SAFETY: the caller's promise.
-        unsafe { note_stop(block, cohort, Technique::Drain) };
-    }
 }
 
 /// Adds how a block leaves to the launch's words, and how long its chunks took, if it stops or none is known; whether it has.

@@ -233,6 +233,18 @@ fn a_block_without_yield_points_notes_that_it_has_drained() {
     assert!(launch.post.read(1).is_some_and(|posted| posted.done < 20));
     let Stops { drained, latest, longest, .. } = launch.post.take_stops();
     assert!(drained == 1 && latest > 0 && longest == 0);
+    // With a block for each task, too.
+    let launch = Launch::default();
+    let cohort = launch.cohort(1, 1, 1, 1, 1);
+    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
+    let mut task = plain(|_| {
+        launch.queue.arrived.store(DeviceQueue::arrival(signal, 1), Ordering::Relaxed);
+        launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
+    });
+    // SAFETY: as above.
+    unsafe { run(&mut OneThread::ticking(0, 10), &cohort, &mut task) };
+    let Stops { drained, latest, .. } = launch.post.take_stops();
+    assert!(drained == 1 && latest > 0);
 }
 
 #[test]

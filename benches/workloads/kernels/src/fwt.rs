@@ -1,6 +1,7 @@
 //! Walsh transforms, and convolution by them (CUDA samples, `fastWalshTransform`).
 //!
-//! All kernels overwrite what they read, so a block-task cannot run twice, and there are no yield points.
+//! All kernels overwrite what they read, so a block-task cannot run twice, and there are no yield points. The one whose block-tasks
+//! are long has a form with a checkpoint.
 
 use preempt_device::prelude::*;
 
@@ -108,4 +109,32 @@ pub fn modulate(scale: f32, b: &[f32], a: SliceMut<f32>) {
         }
         i += step;
     }
+}
+
+/// Elements of a thread of [`modulate_saving`] between two checkpoints.
+const SAVING_RUN: u32 = 8;
+
+/// What [`modulate`] computes, with a checkpoint.
+#[preemptible(block = BLOCK)]
+pub fn modulate_saving(scale: f32, b: &[f32], a: SliceMut<f32>) {
+    let first = thread::index_1d() as usize;
+    let length = a.len();
+    let step = (thread::grid_dim_x() * BLOCK) as usize;
+    // Once, so that nothing below has to be checked.
+    assert!(length <= b.len());
+    let rounds = length.div_ceil(step * SAVING_RUN as usize) as u32;
+    // A round overwrites its own elements, and there is nothing to keep.
+    checkpoint!(nothing: () = () => for round in 0..rounds {
+        let mut i = first + (round * SAVING_RUN) as usize * step;
+        let mut k = 0;
+        while k < SAVING_RUN && i < length {
+            // SAFETY: below the length of both, and each thread has its own elements.
+            unsafe {
+                let own = a.as_mut_ptr().add(i);
+                own.write(own.read() * *b.get_unchecked(i) * scale);
+            }
+            i += step;
+            k += 1;
+        }
+    });
 }

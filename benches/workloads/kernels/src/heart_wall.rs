@@ -277,8 +277,15 @@ pub fn heart_wall_track_saving(
     let chunks = template.div_ceil(CHUNK);
     let all = fill + (side * side).div_ceil(THREADS) * chunks;
     let start = (0.0, 0.0, 0.0, 0.0, 0.0);
-    // The best score and its place, and the sums of the place that is looked at.
-    checkpoint!(state: (f32, u32, Sums) = (f32::NEG_INFINITY, u32::MAX, start) => for round in 0..all {
+    // Where a place's template begins in the window. Threads without a place have that of the first.
+    let corner_of = |place: u32| {
+        let at = if place < side * side { place } else { 0 };
+        at / side * window + at % side
+    };
+    // The best score and its place; of the place that is looked at, the row that is next, its corner, and the sums. Those two are
+    // not computed in each round, because divisions take long.
+    let start_state = (f32::NEG_INFINITY, u32::MAX, 0, corner_of(t), start);
+    checkpoint!(state: (f32, u32, u32, u32, Sums) = start_state => for round in 0..all {
         if round < fill {
             let first = round * FILL * THREADS + t;
             let mut k = 0;
@@ -305,31 +312,27 @@ pub fn heart_wall_track_saving(
             }
             continue;
         }
-        let (mut best, mut number, mut sums) = state;
-        let chunk_of_all = round - fill;
-        let (turn, chunk) = (chunk_of_all / chunks, chunk_of_all % chunks);
-        let place = turn * THREADS + t;
-        // Threads without a place have that of the first.
-        let at = if place < side * side { place } else { 0 };
-        let (mut row, end) = (chunk * CHUNK, template.min((chunk + 1) * CHUNK));
+        let (mut best, mut number, mut row, mut corner, mut sums) = state;
+        let end = template.min(row + CHUNK);
         while row < end {
             // SAFETY: rows are below those of the template, and the place is in the window.
             sums = unsafe {
-                let there = searched.add((at / side * window + at % side + row * window) as usize);
+                let there = searched.add((corner + row * window) as usize);
                 with_row(sums, there, wanted.add((row * template) as usize), template)
             };
             row += 1;
         }
         if end == template {
+            let place = (round - fill) / chunks * THREADS + t;
             let score = score(sums, of_template);
             if place < side * side && score > best {
                 (best, number) = (score, place);
             }
-            sums = start;
+            (row, corner, sums) = (0, corner_of(place + THREADS), start);
         }
-        state = (best, number, sums);
+        state = (best, number, row, corner, sums);
     });
-    let (mut best, mut number, _) = state;
+    let (mut best, mut number, ..) = state;
     // SAFETY: as above.
     unsafe {
         scores.add(t as usize).write(best);

@@ -129,8 +129,6 @@ pub(crate) struct CohortEnd {
     pub launched: Duration,
     /// The time of the signal that took all its SMs, if there was one.
     pub stopped: Option<Duration>,
-    /// The time of the first signal with a limit that took some of its SMs or all.
-    pub shrunk: Option<Duration>,
     /// The loosest limit of the signals that took SMs of it, if one had any, and the limit of that which took all.
     pub limit: Option<StopLimit>,
     pub stopped_within: Option<StopLimit>,
@@ -181,7 +179,6 @@ struct OutCohort {
     shown_by: (*const Post, u32),
     launched: Duration,
     stopped: Option<Duration>,
-    shrunk: Option<Duration>,
     limit: Option<StopLimit>,
     stopped_within: Option<StopLimit>,
 }
@@ -197,7 +194,6 @@ impl OutCohort {
             shown_by,
             launched,
             stopped: None,
-            shrunk: None,
             limit: None,
             stopped_within: None,
         }
@@ -217,9 +213,9 @@ impl OutCohort {
             return None;
         }
         let posted = post.read(self.order.ticket)?;
-        let &OutCohort { order, launched, stopped, shrunk, limit, stopped_within, .. } = self;
+        let &OutCohort { order, launched, stopped, limit, stopped_within, .. } = self;
         let stops = if order.plain { Stops::default() } else { post.take_stops() };
-        Some(CohortEnd { order, posted, launched, stopped, shrunk, limit, stopped_within, stops })
+        Some(CohortEnd { order, posted, launched, stopped, limit, stopped_within, stops })
     }
 }
 
@@ -546,7 +542,6 @@ impl Session {
                 out.stopped = Some(now);
                 out.stopped_within = limit;
             }
-            out.shrunk = out.shrunk.or(limit.map(|_| now));
             // The blocks' own times are of all words, so the loosest limit counts for them.
             out.limit = match (out.limit, limit) {
                 (Some(known), Some(limit)) if known.or_stricter(limit) == known => Some(limit),

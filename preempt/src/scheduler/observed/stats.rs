@@ -55,10 +55,8 @@ pub struct Overdue {
 ///
 /// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
-/// host's signal until the host knows of the end, which is some microseconds longer. So it does where each block of a kernel
-/// without yield points has one block-task, which ends without a look at the signal; if such a launch loses some SMs, the end of
-/// its blocks on all SMs counts. Not counted on a GPU are stops of some of a launch's SMs where the signal is a write by a stream,
-/// whose arrival no clock shows.
+/// host's signal until the host knows of the end, which is some microseconds longer. Not counted on a GPU are stops of some of a
+/// launch's SMs where the signal is a write by a stream, whose arrival no clock shows.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stops {
@@ -68,8 +66,7 @@ pub struct Stops {
     pub violations: u64,
     /// The longest of them.
     pub longest: Duration,
-    /// Blocks that ended their block-tasks, without those of kernels without yield points that have one block-task each. They
-    /// lose nothing.
+    /// Blocks that ended their block-tasks. They lose nothing.
     pub drained: u64,
     /// Blocks that requeued a block-task at a yield point.
     pub requeued: u64,

@@ -519,19 +519,10 @@ impl Core {
     }
 
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
-        let CohortEnd { order, posted, launched, stopped, shrunk, limit, stopped_within, stops } =
-            end;
+        let CohortEnd { order, posted, launched, stopped, limit, stopped_within, stops } = end;
         if limit.is_some() || stops != Stops::default() {
-            // The blocks' own time, or else what the host saw of a cohort that lost all SMs; or some, if each of its blocks has
-            // one block-task and tells of no stop. Those on other SMs run for as long.
-            let whole = stopped_within.zip(stopped);
-            let is_silent = || {
-                let kernel =
-                    self.kernel(order.op).map(|(launch, _)| (launch.kernel, launch.tasks()));
-                kernel.is_some_and(|(kernel, tasks)| !kernel.yields && tasks <= order.workers)
-            };
-            let seen = whole.or_else(|| limit.zip(shrunk).filter(|_| is_silent()));
-            let seen = seen.map(|(limit, since)| (limit, now.saturating_sub(since)));
+            // The blocks' own time, or else what the host saw of a cohort that lost all SMs.
+            let seen = stopped_within.zip(stopped.map(|stopped| now.saturating_sub(stopped)));
             let of_blocks = limit.filter(|_| stops.latest > 0);
             let of_blocks =
                 of_blocks.map(|limit| (limit, Duration::from_nanos(stops.latest.into())));
