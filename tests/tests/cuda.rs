@@ -222,19 +222,20 @@ fn late_stops_of_some_sms_are_counted_without_yield_points_too() {
         let [mut counts, mut writes] =
             lens.map(|len| scheduler.zeroed::<u32>(len).expect("memory"));
         let before = scheduler.stats().stops;
-        let call = kernels::paced_1d(2_000_000, &mut counts, &mut writes).grid(tasks).block(256);
-        let handle = stream.launch(call).expect("accepted");
-        std::thread::sleep(Duration::from_micros(300));
-        tick(&scheduler, &urgent);
-        assert_eq!(handle.wait().expect("runs").tasks, tasks);
+        // A proxy that is about to end may leave a signal to a stream.
+        let is_counted = (1..=20).any(|launches| {
+            let call = kernels::paced_1d(2_000_000, &mut counts, &mut writes);
+            let handle = stream.launch(call.grid(tasks).block(256)).expect("accepted");
+            std::thread::sleep(Duration::from_micros(300));
+            tick(&scheduler, &urgent);
+            assert_eq!(handle.wait().expect("runs").tasks, tasks);
+            let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
+            assert!(counts.iter().all(|&count| count == launches));
+            scheduler.stats().stops.violations > before.violations
+        });
         let after = scheduler.stats().stops;
-        assert!(
-            after.violations > before.violations && after.longest > LIMIT,
-            "{tasks}: {after:?}"
-        );
+        assert!(is_counted && after.longest > LIMIT, "{tasks}: {after:?}");
         assert!(after.drained > before.drained, "{tasks}: {after:?}");
-        let counts = stream.download(&counts).and_then(|copy| copy.wait()).expect("copied");
-        assert!(counts.iter().all(|&count| count == 1));
     }
 }
 

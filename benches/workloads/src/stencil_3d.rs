@@ -41,7 +41,7 @@ fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Progr
     let length = (x * y * z) as usize;
     let mut setup = Vec::new();
     let cells = random_f32(memory, &mut setup, seed, RANGE, length)?;
-    let grid = (x.div_ceil(COLUMNS as u32), y.div_ceil(ROWS as u32));
+    let grid = (x.div_ceil(COLUMNS), y.div_ceil(ROWS));
     let step = |from: &Buffer<f32>, to: &mut Buffer<f32>| match saving {
         false => stencil_7_points(extents, OF_NEIGHBOURS, OF_CELL, from, to).grid(grid),
         true => stencil_7_points_saving(extents, OF_NEIGHBOURS, OF_CELL, from, to).grid(grid),
