@@ -26,7 +26,22 @@ struct Row {
     drained: Option<u64>,
     requeued: Option<u64>,
     switched: Option<u64>,
+    /// In one arm.
+    by_kernel: Option<Vec<Beside>>,
 }
+
+/// The tasks that came while a kernel ran.
+#[derive(Deserialize)]
+struct Beside {
+    kernel: String,
+    tasks: u64,
+    beyond_floor: Option<f64>,
+    latency_p50_us: Option<f64>,
+    latency_p998_us: Option<f64>,
+}
+
+/// The share of tasks beyond the floor from which a kernel is told of, which is what may be beyond it.
+const TOLD: f64 = 0.002;
 
 pub fn chimera(folder: &Folder) -> Result<String> {
     match folder.find(FILE)? {
@@ -45,7 +60,10 @@ fn measured(results: &Results) -> Result<String> {
          one technique or by choice. {} of the tasks with a limit of {limit:.0} µs were not over at their deadline; {} \
          were later than the floor, {}, and 5 µs. The longest stop took {} on the device's clock.\n\n{}\n{}\n\
          By program; the throughput lost is that of the arm, and the violations are those of the choice with \
-         {limit:.0} µs.\n\n{}\n{}\n\
+         {limit:.0} µs. *Paused* is what a device would lose that pauses the SMs at no cost, computed from the program's \
+         launches: those of few waves of blocks end later than by the SMs that they lack.\n\n{}\n\
+         Tasks that were later than the floor and 5 µs, by the kernel that ran when they came, where they are more than \
+         {} of those.\n\n{}\n{}\n\
          Pairs of these programs in even parts, against one kernel at a time: {} pairs, of which the mean ANTT is {} times \
          lower, and the mean STP differs by {}. The mean that is furthest below its ceiling, \
          where preemption is free, reaches {} of it.\n\n{}",
@@ -57,7 +75,9 @@ fn measured(results: &Results) -> Result<String> {
         time(of("longest_stop_us")?),
         compared(results)?,
         by_limit(&rows),
-        by_program(&rows, limit),
+        by_program(&rows, &estimates, limit),
+        percent(TOLD),
+        by_kernel(&rows),
         estimated(&rows, &estimates, limit),
         of("pairs")?,
         digits(of("antt_gain")?),
@@ -83,6 +103,7 @@ fn by_limit(rows: &[Row]) -> String {
         "arm",
         "limit",
         "violations, mean",
+        "worst",
         "late, mean",
         "lost, mean",
         "drained",
@@ -101,6 +122,7 @@ fn by_limit(rows: &[Row]) -> String {
             arm.clone(),
             if arm == "choice" { format!("{limit:.0} µs") } else { "-".to_owned() },
             percent_or_dash(mean(of(), |row| row.violations)),
+            percent_or_dash(of().filter_map(|row| row.violations).reduce(f64::max)),
             percent_or_dash(mean(of(), |row| row.late)),
             percent_or_dash(mean(of(), |row| row.throughput_lost)),
             drained,
@@ -117,7 +139,7 @@ fn in_arm<'a>(rows: &'a [Row], program: &str, arm: &str, limit_us: f64) -> Optio
 }
 
 /// With the summary's limit, which rows without one have, too.
-fn by_program(rows: &[Row], limit_us: f64) -> String {
+fn by_program(rows: &[Row], estimates: &[Estimate], limit_us: f64) -> String {
     let mut table = Table::new([
         "program",
         "blocks leave at",
@@ -127,8 +149,10 @@ fn by_program(rows: &[Row], limit_us: f64) -> String {
         "drain",
         "flush",
         "switch",
+        "paused",
     ]);
     for program in distinct(rows.iter().map(|row| &row.program)) {
+        let estimate = estimates.iter().find(|of| of.program == *program);
         let arm = |arm: &str| in_arm(rows, program, arm, limit_us);
         let lost = |name: &str| percent_or_dash(arm(name).and_then(|row| row.throughput_lost));
         let choice = arm("choice");
@@ -141,7 +165,28 @@ fn by_program(rows: &[Row], limit_us: f64) -> String {
             lost("drain"),
             lost("flush"),
             lost("switch"),
+            percent_or_dash(estimate.and_then(|of| of.paused_lost)),
         ]);
+    }
+    table.text()
+}
+
+fn by_kernel(rows: &[Row]) -> String {
+    let mut table =
+        Table::new(["program", "kernel", "tasks", "beyond the floor", "latency p50", "p99.8"]);
+    for (row, of) in
+        rows.iter().flat_map(|row| row.by_kernel.iter().flatten().map(move |of| (row, of)))
+    {
+        if of.beyond_floor > Some(TOLD) {
+            table.row([
+                row.program.clone(),
+                format!("`{}`", of.kernel),
+                of.tasks.to_string(),
+                percent_or_dash(of.beyond_floor),
+                time_or_dash(of.latency_p50_us),
+                time_or_dash(of.latency_p998_us),
+            ]);
+        }
     }
     table.text()
 }
