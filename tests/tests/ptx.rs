@@ -399,9 +399,9 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         // And at yield points, with when it came if it may give the block time. Where a save area is, is read where a slot is taken and given back, and where threads go to
         // it to leave and to go on.
         let places = if SAVING.contains(&name) { 4 } else { 0 };
-        // A block that leaves reads the signal that it leaves for, and when that came: one that has ended its tasks, one that
-        // has stopped within them, and one with a single task, which looks before whether it has to.
-        let stops = if yield_points(name) > 0 { 7 } else { 0 };
+        // When the signal came, where a block finds no chunk ready; both words where one with a single task leaves, and where one
+        // has stopped within its tasks.
+        let stops = if yield_points(name) > 0 { 5 } else { 3 };
         let expected = 3 + 2 * yield_points(name) + places + stops;
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
@@ -431,18 +431,20 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         });
         let all: Vec<_> = fences_and_stores.collect();
         // How blocks have stopped comes behind the clearing.
-        let told = if yield_points(name) > 0 { 3 } else { 0 };
-        let (given_back, end) = all.split_at(all.len() - 4 - told);
+        let told = 3;
+        let (given_back, end) = all.split_at(all.len() - 5 - told);
         // Acquire the requeued chunks, at first and at the end; release them. Ahead of that, with a block for each block-task
         // and with fewer blocks, what the host is told of how far a block is.
         let (fence, told_at) = ("fence.acq_rel.gpu", "st.relaxed.sys.global.b64");
         let (fences, others): (Vec<&str>, Vec<&str>) =
             given_back.iter().partition(|&&found| found == fence);
         assert!(fences.len() >= 3 && others == [told_at; 2], "in {name}: {others:?}");
-        // Release, count; clear the words of the launch before; acquire and release to the host; post.
+        // Release, also of what a block with a single task tells; count; clear the words of the launch before; acquire and
+        // release to the host; post.
         let (clear, post) = ("st.relaxed.sys.global.b32", "st.relaxed.sys.global.b64");
         let told = std::iter::repeat_n(post, told);
-        let expected = [fence, clear].into_iter().chain(told).chain(["fence.acq_rel.sys", post]);
+        let expected =
+            [fence, fence, clear].into_iter().chain(told).chain(["fence.acq_rel.sys", post]);
         assert_eq!(end, expected.collect::<Vec<_>>(), "in {name}");
     }
 }

@@ -84,7 +84,7 @@ there are any, in the preemptible form without checkpoints.
   (`saved_bytes` each, padding included), where the SM has its part of the memory's
   bandwidth; `switch_lost`: two of that by the time of a block-task. `context_us` and `context_lost`
   are the same of all registers and shared memory (`context_bytes`), which the paper has.
-- `paused_lost`: what the program would lose beside the periodic task on a device that pauses half of
+- `lost_to_pauses`: what the program would lose beside the periodic task on a device that pauses half of
   its SMs for 200 µs at no cost, where no SM goes on with a block-task of another one: computed, from
   the launches as they were alone, with block-tasks that all take as long. Launches of few waves end
   later than by the SMs that they lack, which is in `lost` of every arm that takes the SMs.
@@ -103,13 +103,15 @@ there are any, in the preemptible form without checkpoints.
   is higher, as a part; means over all pairs, and `lud_..` over those of LUD. `.._ceiling` is the
   same of the ceiling. `over_ceiling`: the lowest ratio of a mean to that of the ceiling, of the
   four means of ANTT and of STP, the latter with 1 added.
+- `by_kernel`, of `choice` with `limit_us`: the tasks by the kernel of the program that ran when they
+  came, `beyond_floor` as a part of those.
 - `with_checkpoints_over_without`: how much longer a program takes alone with checkpoints than with
-  yield points in their places, a ratio; `with_checkpoints_over_without_max` the largest. `lost` is
+  yield points in their places or without any, a ratio; `with_checkpoints_over_without_max` the largest. `lost` is
   by the rate with yield points in all arms, so it has this cost in it.
 - `memory_gb_per_s`: what a copy of 1 GiB reads and writes in a second, on the CPU device a copy of
   64 KiB. `estimated_drain_us`, `estimated_switch_us` and so on are the means of the estimates, each
-  over the programs that have it, as `throughput_lost_paused` is of `paused_lost`. `kernels_strict`
-  and so on are sums over the programs.
+  over the programs that have it, as `throughput_lost_to_pauses` is of `lost_to_pauses`.
+  `kernels_strict` and so on are sums over the programs.
 - `wrong`: how often the outputs of a program were not those of an undisturbed run; they are
   compared after each part of an arm and each run of a pair. `drains`, `drops` and `switches` are
   blocks of the programs, over the whole suite.
@@ -262,7 +264,7 @@ fn estimated(Estimates { programs, bandwidth }: &Estimates) -> Value {
         "estimated_flush_lost": mean_of(Estimate::flush_lost),
         "estimated_switch_lost": mean_of(|of| of.switch_lost(of.saved)),
         "estimated_context_lost": mean_of(|of| of.switch_lost(of.context)),
-        "throughput_lost_paused": mean_of(|of| of.paused_lost),
+        "throughput_lost_to_pauses": mean_of(|of| of.lost_to_pauses),
         "kernels_strict": sum(|of| of.kernels.strict),
         "kernels_relaxed": sum(|of| of.kernels.relaxed),
         "kernels_declared": sum(|of| of.kernels.declared),
@@ -402,7 +404,7 @@ fn push_estimate(rows: &mut Rows, of: &Estimate) {
         "flush_lost": of.flush_lost(),
         "switch_lost": switch_lost,
         "context_lost": context_lost,
-        "paused_lost": of.paused_lost,
+        "lost_to_pauses": of.lost_to_pauses,
         "kernels_strict": of.kernels.strict,
         "kernels_relaxed": of.kernels.relaxed,
         "kernels_declared": of.kernels.declared,

@@ -12,6 +12,7 @@ use super::corun::{self, Arm, Endless, NewPolicy, Testbed};
 use super::{Bench, Experiment, FLEP, LONG, Outcome, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{mean, show, show_percent};
+use crate::stopped::Stopped;
 
 /// Window in which each pair is measured, and with `--quick`.
 const WINDOW: Duration = Duration::from_millis(600);
@@ -40,6 +41,8 @@ struct Row {
     /// The largest distance from the short program's fair share in tenths of the window.
     worst: Option<f64>,
     yields: u64,
+    /// `None` in virtual time, and without the scheduler.
+    stops: Option<Stopped>,
 }
 
 /// The experiment `fairness`.
@@ -66,6 +69,8 @@ at certain times.
   longer than a tenth, it says nothing.
 - throughput lost: 1 less the sum of both programs' work. Below 0, both did more work side by side
   than one after the other.
+- `drained` and `requeued` are blocks that had to leave and ended their block-task, or dropped it at
+  a yield point; `work_dropped_us` is the time that dropped block-tasks had run, summed over blocks.
 - `share_error_points` is the largest distance of the share from 2/3, in percent of the device,
   `share_error_points_mean` their mean. `throughput_lost` is the mean over the `pairs`,
   `throughput_lost_max` the largest, all with 10 %; `throughput_lost_by_max_overhead_percent` has
@@ -156,6 +161,7 @@ fn pair(
             lost: sum.map(|sum| 1.0 - sum),
             worst: found.worst_share(0, fair()),
             yields: found.yields,
+            stops: found.stops,
         });
     }
     for program in members {
@@ -236,6 +242,9 @@ fn outcome(rows: &[Row], window: Duration, tally: Tally) -> Outcome {
                     "worst_tenth_off_by": row.worst,
                     "throughput_lost": row.lost,
                     "yields": row.yields,
+                    "drained": row.stops.map(|stops| stops.drained),
+                    "requeued": row.stops.map(|stops| stops.requeued),
+                    "work_dropped_us": row.stops.map(|stops| microseconds(stops.lost)),
                     "window_us": microseconds(window),
                 })
             })

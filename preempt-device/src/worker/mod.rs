@@ -12,7 +12,7 @@ use crate::target;
 pub use block_notes::{BlockNotes, Note, SignalCopy};
 use block_notes::{claimed, tasks_from};
 pub use chunk::Chunk;
-use stops::{note_chunk, note_stop, note_stop_by, tell_stop, words};
+use stops::{note_chunk, note_stop, note_stop_by, signal_and_arrival, tell_stop};
 
 mod block_notes;
 mod chunk;
@@ -501,7 +501,7 @@ unsafe fn next<B: Block, T: Body>(
     *ahead = end & !REQUEUED;
     let Halves { high: len, low: start } = claimed(notes, cohort, *ahead);
     // SAFETY: the caller's promise.
-    let (signal, arrived) = unsafe { words(cohort) };
+    let (signal, arrived) = unsafe { signal_and_arrival(cohort) };
     let goes_on = cohort.signal.grants_with(signal, block.sm());
     if goes_on {
         notes.seen.set(signal);
@@ -600,10 +600,11 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     let (control, post) = unsafe { (&*cohort.control, &*cohort.post) };
     let notes = block.notes();
     let done = notes.done.get();
-    // A block for each task has looked at no signal. Now it does so for what it tells, and the loads overlap the fence below.
+    // A block for each task has not looked since its task ended. Now it does so for what it tells, and the loads overlap the fence
+    // below.
     let looks = is_alone && done > 0 && !cfg!(all(test, loom));
     // SAFETY: as above.
-    let words = looks.then(|| unsafe { words(cohort) });
+    let words = looks.then(|| unsafe { signal_and_arrival(cohort) });
     // The remainder shows the compiler that the index is in bounds.
     let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
     let [one, other] = &control.claims;
@@ -620,7 +621,7 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     {
         note_stop_by(block, cohort, (signal, arrived), Technique::Drain);
         tells |= tell_stop::<T>(notes, cohort, stops);
-        // Release: the last block of the cohort posts what was told.
+        // So that the last block of the cohort finds it, if it can (`StopWords::post`).
         fence_release();
     }
     let before = left.fetch_add(departures(1, done), Relaxed);

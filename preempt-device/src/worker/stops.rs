@@ -25,21 +25,22 @@ pub(super) unsafe fn note_stop<B: Block>(block: &B, cohort: &Cohort, technique: 
         return;
     }
     // SAFETY: the caller's promise.
-    note_stop_by(block, cohort, unsafe { words(cohort) }, technique);
+    note_stop_by(block, cohort, unsafe { signal_and_arrival(cohort) }, technique);
 }
 
-/// The signal of a cohort's queue, and when that came. Both at once, so that the loads overlap.
+/// The signal of a cohort's queue, and when that came. Both at once, so that the loads overlap; the signal first, since what carries
+/// it writes its time before it.
 ///
 /// # Safety
 ///
 /// As [`run`](super::run).
 #[inline(always)]
-pub(super) unsafe fn words(cohort: &Cohort) -> (u64, u64) {
+pub(super) unsafe fn signal_and_arrival(cohort: &Cohort) -> (u64, u64) {
     // SAFETY: the caller's promise.
     let queue = unsafe { &*cohort.queue };
-    // The second one for statistics alone.
-    let arrived = if cfg!(all(test, loom)) { 0 } else { queue.arrived.load(Relaxed) };
-    (queue.signal.load(Relaxed), arrived)
+    let signal = queue.signal.load(Relaxed);
+    // For statistics alone.
+    (signal, if cfg!(all(test, loom)) { 0 } else { queue.arrived.load(Relaxed) })
 }
 
 /// As [`note_stop`], by these words.

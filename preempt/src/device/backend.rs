@@ -459,7 +459,8 @@ pub enum SignalPath {
     /// writes. No kernel is refused.
     ///
     /// The proxy is started on an idle device, before a launch whose duration is unknown, or a hundred times as long as
-    /// the start. The launch waits for that: 10 µs, and 100 µs if other code's blocks fill the GPU. It ends before a launch
+    /// the start; ten times where another stream has had a latency limit, or the policy has one, because such a limit
+    /// counts from the arrival of a signal, which the proxy alone tells. The launch waits for the start: 10 µs, and 100 µs if other code's blocks fill the GPU. It ends before a launch
     /// that would last more than a fiftieth longer with a block less on the GPU, and when nothing is in flight. Until then
     /// it is as with [`Proxy`](SignalPath::Proxy).
     #[default]

@@ -11,7 +11,7 @@ use super::program::following;
 use super::progress::{Look, Looks};
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
-use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority, can_be_kept};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority, is_watched};
 use crate::vocabulary::{Costs, LaunchId, OpKey};
 
 /// How long a policy may leave all SMs free while launches wait: a thousand times what it may save, and no user takes it for a
@@ -363,7 +363,7 @@ impl Engine {
 
     /// Whether the policy asks for SMs within some time.
     pub fn policy_limits(&self) -> bool {
-        self.policy_limit().is_some_and(can_be_kept)
+        self.policy_limit().is_some_and(is_watched)
     }
 
     /// The time in which blocks of others leave the SMs that a launch is given: what its stream asks for, or else the policy.

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 #[doc(inline)]
 pub use preempt_device::abi::SmRange;
+use preempt_device::abi::StopLimit;
 
 use crate::vocabulary::LaunchId;
 
@@ -394,9 +395,10 @@ pub(crate) struct Urgency {
     pub latency_limit: Option<Duration>,
 }
 
-/// Whether a block can do something for this limit: it drains for none at all, and for the longest there is.
-pub(crate) fn can_be_kept(limit: Duration) -> bool {
-    !limit.is_zero() && limit < Duration::MAX
+/// Whether blocks look at how much is left of this limit. For one of zero they drain, and for the longest ones, too.
+pub(crate) fn is_watched(limit: Duration) -> bool {
+    let limit = StopLimit::within(limit.as_nanos().try_into().unwrap_or(u64::MAX));
+    ![StopLimit::ZERO, StopLimit::NEVER].contains(&limit)
 }
 
 impl Default for Urgency {

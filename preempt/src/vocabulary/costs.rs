@@ -186,7 +186,8 @@ impl Costs {
     }
 
     /// Whether the gap before a launch is less than a hundredth of its time. A plain launch then waits rather for the host
-    /// than behind another one, from where nothing takes it back. A preemptible one waits for the path of its signals.
+    /// than behind another one, from where nothing takes it back. A preemptible one waits for the path of its signals; beside
+    /// latency limits also a shorter one, if it is [long](Costs::is_long).
     pub(crate) fn can_wait(&self, took: Duration) -> bool {
         took > 100 * self.gap()
     }

@@ -96,7 +96,7 @@ pub struct Tally {
     pub requeued: u64,
     /// Times that a block went on with a block-task that another one had left at a checkpoint.
     pub switches: u64,
-    /// Blocks of kernels with yield points or a checkpoint that ended their block-task on an SM that was taken.
+    /// Blocks that ended their block-task on an SM that was taken.
     pub drained: u64,
     /// Whether launches that take SMs have latency limits, within which block-tasks are requeued more often.
     pub has_limits: bool,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use preempt::policy::FairShare;
 use preempt::predict::{Features, Predictor};
 use preempt::{Costs, Device, Preemption, Scheduler, SignalPath, Stream};
 use preempt_test_kernels as kernels;
@@ -72,26 +73,34 @@ impl Predictor for Always {
     fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
-/// Beside a latency limit the proxy is started for launches that take ten times as long as that, and otherwise for those that
-/// take a hundred times as long; on the fake driver.
+/// The proxy is started for launches that take a hundred times as long as the gap before them, and beside a latency limit for
+/// those that take ten times as long; on the fake driver.
 pub fn starts_for_limits(device: &Device, found: &mut Found) {
     let costs = Costs { report: Duration::from_millis(1), ..Costs::free() };
     let (none, limit) = (None, Some(Duration::from_micros(30)));
-    for (millis, limit, expected) in [
-        (50, none, false),
-        (101, none, true),
-        (50, limit, true),
-        (9, limit, false),
+    // By the launch's time, the limits of its stream and of another one, and whether the policy has one.
+    for (millis, own, limit, policy, expected) in [
+        (50, none, none, false, false),
+        (101, none, none, false, true),
+        (50, none, limit, false, true),
+        (50, none, none, true, true),
+        (9, none, limit, false, false),
+        // It does not leave for its own.
+        (50, limit, none, false, false),
+        (50, limit, limit, false, true),
         // Blocks do nothing for these.
-        (50, Some(Duration::ZERO), false),
-        (50, Some(Duration::MAX), false),
+        (50, none, Some(Duration::ZERO), false, false),
+        (50, none, Some(Duration::from_nanos(7)), false, false),
+        (50, none, Some(Duration::MAX), false, false),
     ] {
         let builder = Scheduler::builder().device(device.clone()).costs(costs);
         let builder = builder.predictor(Always(Duration::from_millis(millis)));
         let builder = builder.preemption(Preemption::Preemptible);
+        let builder = if policy { builder.policy(FairShare::new()) } else { builder };
         let built = builder.kernels(device_code::module()).build();
         let Some(scheduler) = found.take(built) else { return };
         let (stream, other) = (scheduler.stream(0), scheduler.stream(1));
+        stream.set_latency_limit(own);
         other.set_latency_limit(limit);
         let lens = [4, 4 * THREADS as usize];
         let buffers = lens.map(|len| found.take(scheduler.zeroed::<u32>(len)));
@@ -102,7 +111,7 @@ pub fn starts_for_limits(device: &Device, found: &mut Found) {
         found.expect(report.is_some_and(|report| report.tasks == 4), || "lost".into());
         let seen = started() - before;
         found.expect((seen > 0) == expected, || {
-            format!("{millis} ms beside {limit:?}: {seen} proxies")
+            format!("{millis} ms, {own:?} beside {limit:?}, {policy}: {seen} proxies")
         });
     }
 }

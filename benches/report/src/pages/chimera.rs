@@ -60,8 +60,7 @@ fn measured(results: &Results) -> Result<String> {
          one technique or by choice. {} of the tasks with a limit of {limit:.0} µs were not over at their deadline; {} \
          were later than the floor, {}, and 5 µs. The longest stop took {} on the device's clock.\n\n{}\n{}\n\
          By program; the throughput lost is that of the arm, and the violations are those of the choice with \
-         {limit:.0} µs. *Paused* is what a device would lose that pauses the SMs at no cost, computed from the program's \
-         launches: those of few waves of blocks end later than by the SMs that they lack.\n\n{}\n\
+         {limit:.0} µs. {}\n\n{}\n\
          Tasks that were later than the floor and 5 µs, by the kernel that ran when they came, where they are more than \
          {} of those.\n\n{}\n{}\n\
          Pairs of these programs in even parts, against one kernel at a time: {} pairs, of which the mean ANTT is {} times \
@@ -75,6 +74,7 @@ fn measured(results: &Results) -> Result<String> {
         time(of("longest_stop_us")?),
         compared(results)?,
         by_limit(&rows),
+        paused(&estimates),
         by_program(&rows, &estimates, limit),
         percent(TOLD),
         by_kernel(&rows),
@@ -138,6 +138,18 @@ fn in_arm<'a>(rows: &'a [Row], program: &str, arm: &str, limit_us: f64) -> Optio
     rows.iter().find(is_it)
 }
 
+fn paused(estimates: &[Estimate]) -> &'static str {
+    match estimates.iter().any(|of| of.lost_to_pauses.is_some()) {
+        true => {
+            "*Paused* is what a device would lose that pauses the SMs at no cost, computed from the program's launches: those \
+             of few waves of blocks end later than by the SMs that they lack."
+        }
+        false => {
+            "*Paused*, what a device would lose that pauses the SMs at no cost, is not measured yet."
+        }
+    }
+}
+
 /// With the summary's limit, which rows without one have, too.
 fn by_program(rows: &[Row], estimates: &[Estimate], limit_us: f64) -> String {
     let mut table = Table::new([
@@ -165,7 +177,7 @@ fn by_program(rows: &[Row], estimates: &[Estimate], limit_us: f64) -> String {
             lost("drain"),
             lost("flush"),
             lost("switch"),
-            percent_or_dash(estimate.and_then(|of| of.paused_lost)),
+            percent_or_dash(estimate.and_then(|of| of.lost_to_pauses)),
         ]);
     }
     table.text()

@@ -46,7 +46,7 @@ pub(crate) struct Estimate {
     pub flush_lost: Option<f64>,
     pub switch_lost: Option<f64>,
     pub context_lost: Option<f64>,
-    pub paused_lost: Option<f64>,
+    pub lost_to_pauses: Option<f64>,
     pub kernels_strict: u64,
     pub kernels_relaxed: u64,
     pub kernels_declared: u64,

@@ -55,7 +55,7 @@ pub struct Estimate {
     /// Bytes in a second, for an SM that has its part of the bandwidth.
     pub bandwidth_of_sm: f64,
     /// The throughput that the program loses beside the periodic task where stops take no time and lose nothing.
-    pub paused_lost: Option<f64>,
+    pub lost_to_pauses: Option<f64>,
 }
 
 /// Kernels of a program by what is known of block-tasks that run again.
@@ -180,7 +180,7 @@ fn estimate(
         context: (registers > 0).then(|| registers + u64::from(form.shared_bytes)),
         saved: saved(periodic, program.name),
         bandwidth_of_sm: bandwidth / f64::from(sms),
-        paused_lost: Paused { sms, period: periodic.period, pause: periodic.task }.lost(&waves),
+        lost_to_pauses: Paused { sms, period: periodic.period, pause: periodic.task }.lost(&waves),
     })
 }
 
@@ -250,7 +250,7 @@ mod tests {
             context: Some(24 << 10),
             saved: None,
             bandwidth_of_sm: 177.4e9 / 30.0,
-            paused_lost: None,
+            lost_to_pauses: None,
         }
     }
 

@@ -16,6 +16,7 @@ use super::site::{Decider, Rerun, Site};
 use crate::experiments::Bench;
 use crate::experiments::corun::PreparedProgram;
 use crate::progress::Progress;
+use crate::stopped::Stopped;
 
 /// Microseconds that the task has half of the SMs, and from one of its launches to the next, as in the paper.
 const TASK: Duration = Duration::from_micros(200);
@@ -27,7 +28,7 @@ const CPU_STRETCH: u32 = 20;
 /// blocks of half of the SMs as soon as possible takes 16 to 19, from the arrival of the signal to the last one out.
 pub const LIMIT: Duration = Duration::from_micros(30);
 const LIMITS: [u64; 6] = [5, 10, 15, 20, 30, 50];
-/// The longest of them, which all kernels of the suite can keep to.
+/// The longest of them, which shows whether all kernels of the suite can keep to any.
 const LONGEST: Duration = Duration::from_micros(50);
 
 /// Periods of each arm and program, at least: 40 runs of a program of 5 ms, which tell a throughput to a percent. With
@@ -138,19 +139,6 @@ pub struct Found {
     pub stops: Stopped,
 }
 
-/// Stops of launches, as the scheduler counts them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stopped {
-    pub count: u64,
-    pub violations: u64,
-    pub drained: u64,
-    pub requeued: u64,
-    pub switched: u64,
-    pub lost: Duration,
-    /// By the blocks that switched.
-    pub saved_bytes: u64,
-}
-
 /// A program in one arm.
 pub struct Row {
     pub program: &'static str,
@@ -209,6 +197,8 @@ pub fn periodic(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) ->
     let mut task = Task::new(bench, site)?;
     site.choose(Decider::TaskFirst)?;
     task.floor = task.alone(bench.amount(QUICK_FLOOR_PERIODS, FLOOR_PERIODS))?;
+    // Signals go by the same path in all arms, also in those ahead of the first one with a limit.
+    task.stream.set_latency_limit(Some(LIMIT));
     let progress = Progress::new("programs beside a periodic task", programs.len() as u64);
     let mut rows = Vec::new();
     for program in programs {
@@ -336,7 +326,7 @@ fn round(
 ) -> Result<()> {
     site.scheduler.synchronize()?;
     task.stream.set_latency_limit(arm.latency_limit());
-    let stops = Stopped::of(site);
+    let stops = Stopped::of(&site.scheduler);
     let held_before = task.held()?;
     let is_over = AtomicBool::new(false);
     let mut rerun = Rerun::new(stream, program.steps(), Preemption::Preemptible);
@@ -362,7 +352,7 @@ fn round(
     let held = task.held()?;
     let nanos = held.nanos - held_before.nanos;
     found.held += Duration::from_nanos(nanos) / task.held.len() as u32;
-    let mut stopped = Stopped::of(site).since(&stops);
+    let mut stopped = Stopped::of(&site.scheduler).since(&stops);
     // Those of the task itself, when it was killed, are none of the program's.
     let ended = held.ended - held_before.ended;
     let dropped = held.begun - held_before.begun - ended;
@@ -486,44 +476,6 @@ impl Task {
                 next += self.period;
             }
         }
-    }
-}
-
-impl Stopped {
-    /// All stops so far.
-    fn of(site: &Site) -> Stopped {
-        let stops = site.scheduler.stats().stops;
-        Stopped {
-            count: stops.count,
-            violations: stops.violations,
-            drained: stops.drained,
-            requeued: stops.requeued,
-            switched: stops.switched,
-            lost: stops.lost,
-            saved_bytes: stops.saved_bytes,
-        }
-    }
-
-    fn since(&self, before: &Stopped) -> Stopped {
-        Stopped {
-            count: self.count - before.count,
-            violations: self.violations - before.violations,
-            drained: self.drained - before.drained,
-            requeued: self.requeued - before.requeued,
-            switched: self.switched - before.switched,
-            lost: self.lost.saturating_sub(before.lost),
-            saved_bytes: self.saved_bytes - before.saved_bytes,
-        }
-    }
-
-    fn add(&mut self, other: &Stopped) {
-        self.count += other.count;
-        self.violations += other.violations;
-        self.drained += other.drained;
-        self.requeued += other.requeued;
-        self.switched += other.switched;
-        self.lost += other.lost;
-        self.saved_bytes += other.saved_bytes;
     }
 }
 

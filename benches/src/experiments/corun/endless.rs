@@ -13,6 +13,7 @@ use super::PreparedProgram;
 use super::device::{DeviceTestbed, LIMIT};
 use super::switch::Reading;
 use super::testbed::{Arm, FIFO, Job};
+use crate::stopped::Stopped;
 
 /// A program that is run again as soon as it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ pub struct Looped {
     pub runs: Vec<f64>,
     /// Times that SMs were taken.
     pub yields: u64,
+    /// How their blocks left; `None` in virtual time.
+    pub stops: Option<Stopped>,
     pub(super) weights: Vec<u32>,
     /// The SM-time of each weight at the policy's plans, where there is a policy.
     pub(super) readings: Vec<Reading>,
@@ -61,6 +64,7 @@ impl DeviceTestbed {
                 Loop { stream, handles: VecDeque::new(), next: 0, tasks: 0, yields: 0 }
             })
             .collect();
+        let stops = Stopped::of(&self.scheduler);
         let start = Instant::now();
         while start.elapsed() < window {
             for (running_loop, job) in running_loops.iter_mut().zip(jobs) {
@@ -69,6 +73,8 @@ impl DeviceTestbed {
             self.pause();
         }
         let readings = self.selector.take_readings();
+        // Without the stops of those that are cancelled below.
+        let stops = Stopped::of(&self.scheduler).since(&stops);
         for running_loop in &mut running_loops {
             running_loop.end()?;
         }
@@ -81,6 +87,7 @@ impl DeviceTestbed {
         Ok(Looped {
             runs: runs.collect(),
             yields: running_loops.iter().map(|running_loop| running_loop.yields).sum(),
+            stops: Some(stops),
             weights: loops.iter().map(|one| one.weight).collect(),
             readings,
         })
@@ -130,6 +137,7 @@ impl DeviceTestbed {
         Ok(Looped {
             runs: runs.collect(),
             yields: 0,
+            stops: None,
             weights: loops.iter().map(|one| one.weight).collect(),
             readings: Vec::new(),
         })

@@ -211,6 +211,7 @@ impl Testbed for SimulatedTestbed {
         Ok(Looped {
             runs: runs.collect(),
             yields: yields(&results),
+            stops: None,
             weights: loops.iter().map(|one| one.weight).collect(),
             readings: selector.take_readings(),
         })

@@ -282,8 +282,8 @@ pub fn heart_wall_track_saving(
         let at = if place < side * side { place } else { 0 };
         at / side * window + at % side
     };
-    // The best score and its place; of the place that is looked at, the row that is next, its corner, and the sums. Those two are
-    // not computed in each round, because divisions take long.
+    // The best score and its place; of the place that is looked at, the row that is next, its corner, and the sums. Row and corner
+    // are not computed in each round, because divisions take long.
     let start_state = (f32::NEG_INFINITY, u32::MAX, 0, corner_of(t), start);
     checkpoint!(state: (f32, u32, u32, u32, Sums) = start_state => for round in 0..all {
         if round < fill {

@@ -236,6 +236,7 @@ pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
     let (of_smallest, of_middle) = ((SMALLEST * PLACES) as u32, (MIDDLE * PLACES) as u32);
     assert!((macroblock as usize + 1) * SMALLEST * PLACES <= smallest.len());
     assert!((macroblock as usize + 1) * MIDDLE * PLACES <= sums.len());
+    // And `smallest` has fewer.
     assert!(sums.len() <= u32::MAX as usize);
     let (places, parts) = (PLACES as u32, PARTS as u32);
     let mut i = thread::thread_idx_x();

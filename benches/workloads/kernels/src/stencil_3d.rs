@@ -105,6 +105,7 @@ pub fn stencil_7_points(
     let row = thread::block_idx_y() * ROWS + ty;
     // Once, so that nothing below has to be checked. Elements have 32 bits, which takes fewer registers.
     assert!(columns > 0 && rows > 0 && planes > 1);
+    assert!(thread::grid_dim_x() < u32::MAX / COLUMNS && thread::grid_dim_y() < u32::MAX / ROWS);
     let all = columns as u64 * rows as u64 * planes as u64;
     assert!(all <= cells.len() as u64 && all <= next.len() as u64 && all <= u32::MAX as u64);
     let of_plane = columns * rows;
@@ -178,6 +179,7 @@ pub fn stencil_7_points_saving(
     let row = thread::block_idx_y() * ROWS + ty;
     // Once, so that nothing below has to be checked. Elements have 32 bits, which takes fewer registers.
     assert!(columns > 0 && rows > 0 && planes > 1);
+    assert!(thread::grid_dim_x() < u32::MAX / COLUMNS && thread::grid_dim_y() < u32::MAX / ROWS);
     let all = columns as u64 * rows as u64 * planes as u64;
     assert!(all <= cells.len() as u64 && all <= next.len() as u64 && all <= u32::MAX as u64);
     let of_plane = columns * rows;

@@ -55,7 +55,8 @@ pub struct Overdue {
 ///
 /// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
-/// host's signal until the host knows of the end, which is some microseconds longer. Not counted on a GPU are stops of some of a
+/// host's signal until the host knows of the end, which is some microseconds longer. A stop of some of a launch's SMs counts as less
+/// than 4 s. Not counted on a GPU are stops of some of a
 /// launch's SMs where the signal is a write by a stream, whose arrival no clock shows.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]

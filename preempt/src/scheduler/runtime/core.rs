@@ -22,7 +22,7 @@ use crate::device::{CohortEnd, Device, KernelLaunch, OwnedCopy, Report, Session}
 use crate::engine::{
     Action, Called, Change, Engine, Event, Hint, LaunchSpec, Lead, Refusal, Running, Told, Use,
 };
-use crate::policy::{Policy, Priority, Urgency};
+use crate::policy::{Policy, Priority, Urgency, is_watched};
 use crate::predict::Predictor;
 use crate::recording::Recording;
 use crate::scheduler::estimated::estimates::Estimates;
@@ -186,6 +186,32 @@ struct InCall {
     waited: bool,
 }
 
+/// The streams that have had a latency limit, as far as it matters which: launches of the only one never leave for its limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limited {
+    None,
+    One(u32),
+    Several,
+}
+
+impl Limited {
+    /// Takes in a stream with this limit.
+    fn add(&mut self, stream: u32, limit: Option<Duration>) {
+        if limit.is_some_and(is_watched) {
+            *self = match *self {
+                Limited::None => Limited::One(stream),
+                Limited::One(only) if only == stream => Limited::One(only),
+                _ => Limited::Several,
+            };
+        }
+    }
+
+    /// Whether a stream other than this one is among them.
+    fn has_others(self, stream: u32) -> bool {
+        self != Limited::None && self != Limited::One(stream)
+    }
+}
+
 pub(in crate::scheduler) struct Core {
     engine: Engine,
     device: Device,
@@ -198,8 +224,7 @@ pub(in crate::scheduler) struct Core {
     /// The longest launch that may be a plain grid without being told to.
     longest_plain: Duration,
     costs: Costs,
-    /// Whether a launch has asked for SMs within some time.
-    has_limits: bool,
+    limited: Limited,
     /// Expected durations of launches.
     forecast: Forecast,
     /// Ended launches that the forecast has not learned from.
@@ -306,7 +331,7 @@ impl Core {
             estimates: Estimates::new(costs.whole_stop()),
             longest_plain,
             costs,
-            has_limits: false,
+            limited: Limited::None,
             forecast: Forecast::new(predictor),
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
@@ -526,7 +551,9 @@ impl Core {
             let of_blocks = limit.filter(|_| stops.latest > 0);
             let of_blocks =
                 of_blocks.map(|limit| (limit, Duration::from_nanos(stops.latest.into())));
-            let stop = of_blocks.or(seen);
+            // Theirs has 32 bits, so it is no longer one from here on.
+            let is_long = |&(_, took): &(_, Duration)| took.as_nanos() > u32::MAX.into();
+            let stop = seen.filter(is_long).or(of_blocks).or(seen);
             let stop = stop.map(|(limit, took)| (Duration::from_nanos(limit.nanos()), took));
             let lost = self.device.inner.capabilities.time(stops.lost);
             let slot = self.kernel(order.op).map_or(0, |(launch, _)| launch.slot_bytes());

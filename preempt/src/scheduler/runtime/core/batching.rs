@@ -10,7 +10,7 @@ use crate::engine::{
     Called, Change, Circumstances, Did, Event, Kind, LaunchSpec, Lead, Leaving, Next, Pace,
     Submission, ToDo, Waiting, Whose, goes_first, is_plain_as_a_whole,
 };
-use crate::policy::{Urgency, can_be_kept};
+use crate::policy::Urgency;
 use crate::scheduler::runtime::combiner::Mail;
 use crate::scheduler::runtime::program::ProgramJob;
 use crate::vocabulary::OpKey;
@@ -135,13 +135,15 @@ impl Core {
                 }
             }
             Message::Change(target, change) => {
-                let of = match target {
-                    Target::Stream(stream) => Some(Whose::Stream(stream)),
+                let of = match &target {
+                    Target::Stream(stream) => Some(Whose::Stream(*stream)),
                     Target::Launch(of) => of.op.get().copied().map(Whose::Launch),
                 };
                 let change = match change {
                     Change::LatencyLimit(limit) => {
-                        self.has_limits |= limit.is_some_and(can_be_kept);
+                        if let Target::Stream(stream) = target {
+                            self.limited.add(stream, limit);
+                        }
                         change
                     }
                     Change::Deadline(due) => {
@@ -173,7 +175,7 @@ impl Core {
 
     fn submit(&mut self, now: Duration, mut job: Job) {
         let own = job.urgency.priority;
-        self.has_limits |= job.urgency.latency_limit.is_some_and(can_be_kept);
+        self.limited.add(job.stream, job.urgency.latency_limit);
         let mut calls = std::mem::take(&mut self.called);
         let mut stakes = Stakes {
             may_be_preempted: false,

@@ -165,7 +165,8 @@ impl Core {
             Step::Launch { launch, .. } => launch.leaves_place,
             Step::Copy(_) | Step::Captured(_) => true,
         });
-        let are_long = predicted.clone().any(|predicted| self.is_long(predicted));
+        let stream = orders.first().map_or(0, |order| self.stream_of(order));
+        let are_long = predicted.clone().any(|predicted| self.is_long(predicted, stream));
         self.session.expect_signals(leave_place, are_long)?;
         let shown_by = shown_by(predicted, self.costs.absence);
         self.session.launch_chain(now, orders, &program, (first, &shown_by))?;
@@ -186,14 +187,20 @@ impl Core {
         }
     }
 
+    /// The stream of the launch, or of the program, that an order is for.
+    fn stream_of(&self, order: &CohortOrder) -> u32 {
+        let op = self.calls.get(order.op).map_or(order.op, |call| call.program);
+        self.jobs.get(op).map_or(0, |work| work.job.stream)
+    }
+
     /// Whether a launch waits for the path of its signals. What is not known to be short may be long.
     ///
-    /// Where others have a latency limit, it waits if that costs it a tenth, not a hundredth: how much of the limit is left counts
-    /// from the signal's arrival, which is known on that path alone.
-    fn is_long(&self, predicted: Option<Duration>) -> bool {
+    /// Where another stream has had a latency limit, or the policy has one, it waits if that costs it a tenth, not a hundredth: how
+    /// much of the limit is left counts from the signal's arrival, which is known on that path alone.
+    fn is_long(&self, predicted: Option<Duration>, stream: u32) -> bool {
         predicted.is_none_or(|predicted| {
-            self.costs.can_wait(predicted)
-                || self.costs.is_long(predicted) && (self.has_limits || self.engine.policy_limits())
+            let has_limits = || self.limited.has_others(stream) || self.engine.policy_limits();
+            self.costs.can_wait(predicted) || self.costs.is_long(predicted) && has_limits()
         })
     }
 
@@ -209,7 +216,8 @@ impl Core {
         if let Some((launch, _)) = self.kernel(order.op).filter(|_| !order.plain) {
             let entry = self.jobs.get(op).and_then(|work| work.entry.as_ref());
             let whole = entry.and_then(|entry| entry.predicted);
-            let is_long = self.is_long(call.map_or(whole, |call| call.predicted));
+            let stream = self.stream_of(order);
+            let is_long = self.is_long(call.map_or(whole, |call| call.predicted), stream);
             self.session.expect_signals(launch.leaves_place, is_long)?;
         }
         let Some(InWork { job: Job { work, .. }, .. }) = self.jobs.get(op) else {
