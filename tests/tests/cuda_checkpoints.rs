@@ -20,6 +20,8 @@ impl Gpu {
     fn new() -> Option<Gpu> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        #[cfg(feature = "fault-injection")]
+        preempt::faults::poison_saved();
         match Device::cuda(0) {
             Ok(device) => Some(Gpu { device, _alone: alone }),
             Err(

@@ -54,6 +54,9 @@ const GPU: &str = "gpu";
 const WORKLOADS: [&str; 7] =
     ["storm", "large", "schedulers", "programs", "armed", "checkpoints", "parts"];
 
+/// The one with checkpoints, where save areas are overwritten between launches.
+const POISONED: &str = "checkpoints-poisoned";
+
 /// Calls of the search for the driver, which happens once in a process, with a lasting result.
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
@@ -207,7 +210,10 @@ fn run(case: &Case) -> Found {
                 let is_clean = case.nth == 0;
                 found.expect(began_armed || !is_clean, || "none began behind its gate".into());
             }
-            "checkpoints" => {
+            "checkpoints" | POISONED => {
+                if case.workload == POISONED {
+                    faults::poison_saved();
+                }
                 let were_left = checkpoints::run(&device, &mut found);
                 let is_clean = case.nth == 0;
                 found.expect(were_left || !is_clean, || "no block-task was left".into());
@@ -677,7 +683,7 @@ fn ranges_of_lent_memory_are_told_apart() {
 /// Block-tasks are left in the device's memory, and those that do not fit there are refused.
 #[test]
 fn block_tasks_are_left_where_there_is_memory() {
-    let cases = ["checkpoints", "large-states"].map(Case::clean);
+    let cases = [POISONED, "large-states"].map(Case::clean);
     let mut drivers = vec![FAKE];
     if Device::cuda(0).is_ok() {
         drivers.push(GPU);

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use super::driver::Code;
@@ -21,6 +21,9 @@ static INSTALLED: OnceLock<Find> = OnceLock::new();
 
 /// Control blocks that a device has from the start; 0 leaves the default.
 static CONTROL_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether save areas are overwritten between two launches.
+static POISONS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// How often this thread has called each function.
@@ -44,6 +47,16 @@ struct Calls {
 /// Makes the `nth` call of a function fail with `code`, counted from 1 since the last [`reset`].
 pub fn fail(function: &'static str, nth: u64, code: u32) {
     lock(&CALLS).entry(function).or_default().fails = Some((nth, code));
+}
+
+/// Overwrites each save area when the launch that had it is over, from now on, so that a block-task which is read from a slot before
+/// it was saved there is a wrong one.
+pub fn poison_saved() {
+    POISONS.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn poisons_saved() -> bool {
+    POISONS.load(Ordering::Relaxed)
 }
 
 /// How often each function was called since the last [`reset`], failures among them.

@@ -121,6 +121,10 @@ impl RequeueLists {
 
     pub fn give_back(&self, LentList(list): LentList, is_empty: bool) -> Result<(), Error> {
         let address = list.expose_provenance() as u64;
+        #[cfg(feature = "fault-injection")]
+        if super::faults::poisons_saved() {
+            lock(&self.lists).saving.poison(&self.pool, address)?;
+        }
         if is_empty {
             lock(&self.lists).put_empty(address);
             return Ok(());

@@ -105,6 +105,16 @@ impl SaveAreas {
         has_part.then(|| self.parts.0 + (list - self.lists) / LIST as u64 * self.part())
     }
 
+    /// Overwrites the slots of this list's part, if it has one, and waits for that.
+    #[cfg(feature = "fault-injection")]
+    pub fn poison(&self, pool: &Pool, list: u64) -> Result<(), Error> {
+        let Some(words) = self.words_of(list) else { return Ok(()) };
+        let slots = (self.part() as usize).saturating_sub(SAVE_WORDS);
+        let poison = vec![0xA5; slots];
+        // SAFETY: the slots come behind the words, and no launch has the part any more.
+        unsafe { pool.fill(words + SAVE_WORDS as u64, poison.as_ptr(), slots) }
+    }
+
     /// Takes a list back, which is empty. Without its part it stays here until there are parts again.
     pub fn put_empty(&mut self, list: u64) {
         if self.parts.1 > 0 {
