@@ -460,9 +460,9 @@ pub enum SignalPath {
     ///
     /// The proxy is started on an idle device, before a launch whose duration is unknown, or a hundred times as long as
     /// the start; ten times where another stream has had a latency limit, or the policy has one, because such a limit
-    /// counts from the arrival of a signal, which the proxy alone tells. The launch waits for the start: 10 µs, and 100 µs if other code's blocks fill the GPU. It ends before a launch
-    /// that would last more than a fiftieth longer with a block less on the GPU, and when nothing is in flight. Until then
-    /// it is as with [`Proxy`](SignalPath::Proxy).
+    /// counts from the arrival of a signal, which the proxy alone tells. The launch waits for the start: 10 µs, and 100
+    /// µs if other code's blocks fill the GPU. The proxy ends before a launch that would last more than a fiftieth longer
+    /// with a block less on the GPU, and when nothing is in flight. Until then it is as with [`Proxy`](SignalPath::Proxy).
     #[default]
     Auto,
     /// A resident warp, the proxy, reads the host's memory and carries each word over (EffiSha section 4.1): about 2

@@ -55,9 +55,9 @@ pub struct Overdue {
 ///
 /// A stop is the end of all blocks that were launched together. On a GPU its time counts from the arrival of the signal until
 /// the last block is out, by the clock of the GPU, if the signal came by the [proxy](crate::SignalPath); otherwise from the
-/// host's signal until the host knows of the end, which is some microseconds longer. A stop of some of a launch's SMs counts as less
-/// than 4 s. Not counted on a GPU are stops of some of a
-/// launch's SMs where the signal is a write by a stream, whose arrival no clock shows.
+/// host's signal until the host knows of the end, which is some microseconds longer. Of stops of some of a launch's SMs, the
+/// clock tells times of up to 4 s. Where the signal is a write by a stream, whose arrival it does not show, these are not counted on
+/// a GPU.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stops {
