@@ -153,7 +153,7 @@ fn a_limit_of_zero_is_kept_by_no_kernel_without_yield_points_either() {
     assert_eq!(read(&scheduler, &ends), vec![launches[1]; ELEMENTS]);
 }
 
-/// What is counted when a launch of [`ends_late`] with so many block-tasks loses one of two SMs within [`LIMIT`].
+/// What is counted when a launch of [`ends_late`] with this number of block-tasks loses one of two SMs within [`LIMIT`].
 fn stops_of_a_part(tasks: u32) -> Stops {
     let scheduler = Scheduler::builder()
         .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"))

@@ -40,7 +40,7 @@ struct Beside {
     latency_p998_us: Option<f64>,
 }
 
-/// The share of tasks beyond the floor from which a kernel is told of, which is what may be beyond it.
+/// The share of tasks that are later than the floor on an idle device, by which the floor is defined. Kernels with more are shown.
 const TOLD: f64 = 0.002;
 
 pub fn chimera(folder: &Folder) -> Result<String> {
