@@ -135,7 +135,9 @@ fn run(world: &mut World, steps: Vec<Step>) {
         match step {
             Step::Launch { stream, priority, tasks, uses, form: (plain, hardware_stop) } => {
                 let urgency = Urgency { priority: Priority(priority), ..Urgency::default() };
-                let asks = Asks { urgency, plain, hardware_stop, ..Asks::default() };
+                // Some are known to be long.
+                let predicted = (tasks % 2 == 0).then_some(Duration::from_millis(10));
+                let asks = Asks { urgency, predicted, plain, hardware_stop, ..Asks::default() };
                 world.submit_asking(stream, tasks, &distinct(uses), asks);
             }
             Step::Copy { stream, priority, uses } => {
