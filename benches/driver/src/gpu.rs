@@ -11,9 +11,11 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 pub enum Error {
     /// There is no driver library.
     NoDriver,
+    /// There is no cuBLAS.
+    NoBlas,
     /// A call failed.
     Call {
-        /// The function of the driver.
+        /// The function of the driver or the library.
         call: &'static str,
         /// The error's name.
         name: String,
@@ -24,6 +26,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoDriver => write!(f, "there is no CUDA driver (libcuda.so.1) on this machine"),
+            Error::NoBlas => {
+                write!(f, "there is no cuBLAS here; name its folder in LD_LIBRARY_PATH")
+            }
             Error::Call { call, name } => write!(f, "{call}: {name}"),
         }
     }

@@ -16,8 +16,10 @@
 //! | `kernels` | modules, entries, launches |
 //! | `graph` | graphs of launches |
 //! | `slicing` | PTX whose plain entries run parts of their grids |
+//! | `blas` | cuBLAS, whose kernels are closed |
 //! | `control` | the memory that a preemptible entry needs, for one launch without a scheduler |
 
+mod blas;
 mod control;
 mod gpu;
 mod graph;
@@ -26,6 +28,7 @@ mod memory;
 mod slicing;
 mod stream;
 
+pub use blas::Blas;
 pub use control::Control;
 pub use gpu::{Error, Gpu};
 pub use graph::Graph;

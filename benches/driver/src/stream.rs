@@ -161,6 +161,9 @@ impl Drop for Stream {
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
+// SAFETY: a handle of the driver, which every thread may use.
+unsafe impl Send for Event {}
+
 impl Event {
     /// An event that has not happened.
     ///

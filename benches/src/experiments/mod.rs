@@ -27,6 +27,7 @@ mod fairness;
 mod foreign;
 mod latency;
 mod launch;
+mod libraries;
 mod mix;
 mod overhead;
 mod pool;
@@ -155,7 +156,7 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 20] = [
+pub const ALL: [&dyn Experiment; 21] = [
     &storm::Storm,
     &soak::Soak,
     &armed::Armed,
@@ -174,6 +175,7 @@ pub const ALL: [&dyn Experiment; 20] = [
     &coschedule::Coschedule,
     &chimera::Chimera,
     &foreign::Foreign,
+    &libraries::Libraries,
     &pool::Pool,
     &sim::Sim,
 ];
