@@ -36,6 +36,8 @@ INSTANCES_OF_GGML = [
     "fattn-mma-f16-instance-ncols1_8-ncols2_8", "fattn-vec-instance-f16-f16", "fattn-vec-instance-q4_0-q4_0",
     "fattn-tile-instance-dkq128-dv128", "mmq-instance-q4_0", "mmf-instance-ncols_8",
 ]
+# Pairs of element types that ggml's dispatcher of attention asks for, each with or without an instance.
+TYPES_OF_GGML = ["F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16"]
 # The suite runs entries of candle's for the architecture that candle would compile for here; ggml's are judged alone.
 ARCHITECTURES = {"candle": ["sm_80", "sm_90a"], "ggml": ["sm_90a"], "own": ["sm_80", "sm_90a"], "triton": ["sm_90a"]}
 FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-w"]
@@ -93,6 +95,9 @@ def sources(corpus, group):
     if group == "ggml":
         flags = [f"-I{folder / inner}" for inner in ("src/ggml-cuda", "include", "src")]
         flags += ["-extended-lambda", "-DGGML_CUDA_USE_GRAPHS"]
+        pairs = [(key, value) for key in TYPES_OF_GGML for value in TYPES_OF_GGML]
+        is_built = lambda pair: f"fattn-vec-instance-{pair[0]}-{pair[1]}".lower() in INSTANCES_OF_GGML
+        flags += [f"-DGGML_CUDA_FA_{pair[0]}_{pair[1]}={int(is_built(pair))}" for pair in pairs]
         kernels = folder / "src" / "ggml-cuda"
         instances = [kernels / "template-instances" / f"{name}.cu" for name in INSTANCES_OF_GGML]
         # The longest first: they are what a build ends with otherwise.
@@ -134,7 +139,8 @@ def build(corpus, groups, jobs):
                 out = corpus / group / architecture / f"{source.stem}.ptx"
                 tasks.append((nvcc(corpus), architecture, source, flags, out))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        is_whole &= all(pool.map(lambda task: compile_one(*task), tasks))
+        # All of them, whatever one gives.
+        is_whole &= all(list(pool.map(lambda task: compile_one(*task), tasks)))
     return is_whole
 
 
