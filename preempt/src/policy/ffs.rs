@@ -18,10 +18,10 @@ use crate::vocabulary::LaunchId;
 ///
 /// A stream whose launch ends in mid-epoch takes its turn up again if its next launch arrives within 200 µs. What
 /// other streams had meanwhile counts. That may be a yield for each launch, which T does not account for. If the next
-/// launch arrives later, the rest of the epoch is added to the stream's next one. Block-tasks that end within the part of
-/// an epoch that yields may cost are not stopped at its end ([`latency_limit`](super::Policy::latency_limit)). Launches
-/// that do not yield run
-/// beyond their epoch, and their streams wait longer for the next one. Priorities and remaining times do not count.
+/// launch arrives later, the rest of the epoch is added to the stream's next one. Block-tasks that end within half of T
+/// are not stopped at the end of an epoch ([`latency_limit`](super::Policy::latency_limit)): what is dropped is lost to all
+/// streams. Launches that do not yield run beyond their epoch, and their streams wait longer for the next one. Priorities and
+/// remaining times do not count.
 #[derive(Debug)]
 pub struct Ffs {
     shares: Shares,
