@@ -13,6 +13,7 @@ mod claims;
 mod coschedule;
 mod cost;
 mod foreign;
+mod libraries;
 mod markdown;
 mod pool;
 mod readme;
@@ -37,7 +38,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 27] = [
+const SECTIONS: [(&str, Section); 28] = [
     ("What the papers claim", claims::claims_beside_ours),
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
@@ -55,6 +56,7 @@ const SECTIONS: [(&str, Section); 27] = [
     ("Programs two at a time", coschedule::coschedule),
     ("Blocks that drain, are dropped or switch", chimera::chimera),
     ("Kernels of other compilers", foreign::foreign),
+    ("Closed libraries", libraries::libraries),
     ("Tasks on pools of devices", pool::pool),
     ("Predicted durations", scheduling::prediction),
     ("Decided again, and simulated", scheduling::sim),
