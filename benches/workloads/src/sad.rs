@@ -3,8 +3,8 @@
 use preempt::Error;
 use preempt_workload_kernels::input;
 use preempt_workload_kernels::sad::{
-    LARGEST, MACROBLOCK, MIDDLE, PLACES, RANGE, SMALLEST, larger_sad_calc_8, larger_sad_calc_16,
-    mb_sad_calc, mb_sad_calc_saving, pixel, sad_frame,
+    LARGEST, MACROBLOCK, MIDDLE, PLACES, RANGE, SLICES, SMALLEST, larger_sad_calc_8,
+    larger_sad_calc_16, mb_sad_calc, mb_sad_calc_saving, pixel, sad_frame,
 };
 
 use crate::{Definition, Memory, Output, Program, Size, blocks};
@@ -50,7 +50,7 @@ fn with(memory: Memory<'_>, size: Size, seed: u32, saving: bool) -> Result<Progr
             false => mb_sad_calc(width, height, &frame, &before, &mut smallest).grid(grid),
             true => mb_sad_calc_saving(width, height, &frame, &before, &mut smallest).grid(grid),
         },
-        larger_sad_calc_8(&smallest, &mut middle).grid(grid),
+        larger_sad_calc_8(&smallest, &mut middle).grid((SLICES, grid)),
         larger_sad_calc_16(&middle, &mut largest).grid(grid),
     ];
     let reference = move |parts: &[Part]| reference(seed, [width, height], parts);

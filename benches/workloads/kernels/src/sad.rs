@@ -224,14 +224,18 @@ pub fn mb_sad_calc_saving(
     });
 }
 
+/// Block-tasks of [`larger_sad_calc_8`] for each macroblock.
+pub const SLICES: u32 = (4 * PLACES).div_ceil(BLOCK) as u32;
+
 /// The sums of middle parts from those that [`mb_sad_calc`] writes: of the eight parts of 8 pixels in x and 4 in y, then
-/// the eight of 4 in x and 8 in y, and then the four of 8 by 8. One block-task for each macroblock.
+/// the eight of 4 in x and 8 in y, and then the four of 8 by 8. [`SLICES`] block-tasks for each macroblock.
 ///
-/// Places are counted over all quarters of a macroblock, and elements with 32 bits: so a thread of the preemptible form has what
-/// it needs in as many registers as let an SM hold all blocks that the plain form has there.
+/// A block-task is as short as a read of memory, without a yield point, which would wait for another one. Elements are counted with
+/// 32 bits: so a thread of the preemptible form has what it needs in as many registers as let an SM hold all blocks that the
+/// plain form has there.
 #[preemptible(block = 128)]
 pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
-    let macroblock = thread::block_idx_x();
+    let macroblock = thread::block_idx_y();
     // Once, so that nothing below has to be checked.
     let (of_smallest, of_middle) = ((SMALLEST * PLACES) as u32, (MIDDLE * PLACES) as u32);
     assert!((macroblock as usize + 1) * SMALLEST * PLACES <= smallest.len());
@@ -239,29 +243,26 @@ pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
     // And `smallest` has fewer.
     assert!(sums.len() <= u32::MAX as usize);
     let (places, parts) = (PLACES as u32, PARTS as u32);
-    let mut i = thread::thread_idx_x();
-    while i < 4 * places {
-        yield_point!();
-        // A quarter has 8 by 8 pixels.
-        let (quarter, place) = (i / places, i % places);
-        let (top, left) = (quarter / 2, quarter % 2);
-        let first = macroblock * of_smallest + (2 * top * parts + 2 * left) * places + place;
-        // SAFETY: parts and places are below their numbers.
-        let part = |i: u32| unsafe { *smallest.get_unchecked((first + i * places) as usize) };
-        let (a, b, c, d) = (part(0), part(1), part(parts), part(parts + 1));
-        // What was asked for above has come with what was read.
-        yield_point!();
-        let at = macroblock * of_middle + place;
-        // SAFETY: as above, and each thread writes its own elements.
-        unsafe {
-            let to = sums.as_mut_ptr();
-            to.add((at + (4 * top + left) * places) as usize).write(a + b);
-            to.add((at + (4 * top + 2 + left) * places) as usize).write(c + d);
-            to.add((at + (8 + top * parts + 2 * left) * places) as usize).write(a + c);
-            to.add((at + (9 + top * parts + 2 * left) * places) as usize).write(b + d);
-            to.add((at + (16 + quarter) * places) as usize).write(a + b + c + d);
-        }
-        i += BLOCK as u32;
+    let i = thread::block_idx_x() * BLOCK as u32 + thread::thread_idx_x();
+    if i >= 4 * places {
+        return;
+    }
+    // A quarter has 8 by 8 pixels.
+    let (quarter, place) = (i / places, i % places);
+    let (top, left) = (quarter / 2, quarter % 2);
+    let first = macroblock * of_smallest + (2 * top * parts + 2 * left) * places + place;
+    // SAFETY: parts and places are below their numbers.
+    let part = |i: u32| unsafe { *smallest.get_unchecked((first + i * places) as usize) };
+    let (a, b, c, d) = (part(0), part(1), part(parts), part(parts + 1));
+    let at = macroblock * of_middle + place;
+    // SAFETY: as above, and each thread writes its own elements.
+    unsafe {
+        let to = sums.as_mut_ptr();
+        to.add((at + (4 * top + left) * places) as usize).write(a + b);
+        to.add((at + (4 * top + 2 + left) * places) as usize).write(c + d);
+        to.add((at + (8 + top * parts + 2 * left) * places) as usize).write(a + c);
+        to.add((at + (9 + top * parts + 2 * left) * places) as usize).write(b + d);
+        to.add((at + (16 + quarter) * places) as usize).write(a + b + c + d);
     }
 }
 
