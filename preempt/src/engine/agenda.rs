@@ -46,7 +46,7 @@ pub(super) struct Agenda {
     /// Released operations whose blocks ran before the policy knew of them. `mod.rs` adds them; `planning.rs` takes them out
     /// once the policy has decided.
     pub released_early: Vec<OpKey>,
-    /// Whether a launch waits for a queue, or for blocks to leave one. `cohorts.rs` and `armed.rs` set it; `mod.rs` clears it when a
+    /// Whether a launch waits for a queue. `cohorts.rs` and `armed.rs` set it; `mod.rs` clears it when a
     /// queue is free.
     pub short_of_queues: bool,
     /// When a launch with too few blocks may be filled up. `cohorts.rs` sets it; `planning.rs` takes it out.

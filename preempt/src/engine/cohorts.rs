@@ -109,11 +109,6 @@ impl Engine {
         }
         let mut cohorts = launch.cohorts.iter().flatten();
         let stays = cohorts.any(|cohort| self.queues.range(cohort.queue) != SmRange::EMPTY);
-        if has_taken && self.gains_by_waiting(now, key) {
-            // The queue of those blocks is free once they have left.
-            self.agenda.short_of_queues = true;
-            return;
-        }
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else {
             let launch = self.ops.get_mut(key).and_then(|op| op.launch.as_mut());
@@ -162,39 +157,6 @@ impl Engine {
             launch.thin = shape.is_thin || launch.thin && stays;
         }
         self.go_on_behind(queue);
-    }
-
-    /// Whether a launch that cannot fill its SMs gains by waiting until those that had them before have left.
-    ///
-    /// The hardware puts blocks where there is room: on the SMs that are left first as many as these hold, and none on the last
-    /// ones. A kernel whose time is that of its SMs' units then takes as many times longer as its fullest SM has more blocks than
-    /// in an even distribution, and others no longer. To wait costs the stop and a gap. That is a tenth of what may be gained, or
-    /// less.
-    fn gains_by_waiting(&self, now: Duration, key: OpKey) -> bool {
-        let sms = self.ledger.sms();
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return false };
-        // Hardware gives plain ones their SMs, without a signal.
-        if launch.spec.plain || launch.has_either_form() || !launch.is_out() {
-            return false;
-        }
-        let (blocks, per_sm) = (launch.remaining(), launch.per_sm());
-        let even = blocks.div_ceil(ledger::count(launch.range, sms).max(1));
-        let Some(left) = launch.time_left(now, sms).filter(|_| even < per_sm.min(blocks)) else {
-            return false;
-        };
-        let gain = left.mul_f64(f64::from(per_sm.min(blocks)) / f64::from(even.max(1)) - 1.0);
-        let is_other = |&(_, op, _): &(QueueIndex, OpKey, usize)| {
-            // Blocks behind a gate are on no SM.
-            op != key && self.queues.gated().all(|gated| gated != op)
-        };
-        // Where some stay, there is no end to wait for.
-        let stop = |(queue, op, _): (QueueIndex, OpKey, usize)| {
-            let other = self.ops.get(op)?.launch.as_ref().filter(|other| !other.spec.plain)?;
-            (self.queues.range(queue) == SmRange::EMPTY).then(|| other.spec.stop())
-        };
-        let stops: Option<Vec<Duration>> = self.queues.heads().filter(is_other).map(stop).collect();
-        let longest = stops.and_then(|stops| stops.into_iter().max());
-        longest.is_some_and(|stop| gain >= 10 * (stop + self.costs.gap()))
     }
 
     /// Whether a launch of a higher priority has SMs beside this one, under a policy that goes by order. A policy may go by another

@@ -33,46 +33,6 @@ fn an_urgent_launch_raises_what_it_waits_for_until_it_is_cancelled() {
 }
 
 #[test]
-fn a_long_launch_of_few_blocks_waits_until_all_others_have_left() {
-    struct Case {
-        name: &'static str,
-        tasks: u32,
-        took: Option<u64>,
-        yield_overhead: u64,
-        waits: bool,
-    }
-    let few = Case { name: "few", tasks: 6, took: Some(200), yield_overhead: 0, waits: true };
-    let cases = [
-        Case { name: "short", took: Some(90), waits: false, ..few },
-        Case { name: "of unknown duration", took: None, waits: false, ..few },
-        Case { name: "beside a stop that takes longer", yield_overhead: 50, waits: false, ..few },
-        Case { name: "many", tasks: 13, waits: false, ..few },
-        Case { name: "one", tasks: 1, waits: false, ..few },
-        few,
-    ];
-    for Case { name, tasks, took, yield_overhead, waits } in cases {
-        // Of six blocks the fullest of four SMs has two, and four where it is left first.
-        let mut world = World::new(4, 4, StaticPriority::whole_device());
-        let yield_overhead = Duration::from_micros(yield_overhead);
-        let batch = world.submit_asking(0, 1000, &[], Asks { yield_overhead, ..Asks::default() });
-        let urgency = Urgency { priority: Priority(5), ..Urgency::default() };
-        let predicted = took.map(Duration::from_micros);
-        let asks = Asks { urgency, predicted, ..Asks::default() };
-        let urgent = world.submit_asking(1, tasks, &[], asks);
-        let is_there = |world: &World, op| world.cohorts.iter().any(|of| of.order.op == op);
-        assert_eq!(is_there(&world, urgent), !waits, "{name}");
-        while is_there(&world, batch) {
-            assert_eq!(is_there(&world, urgent), !waits, "{name}");
-            let at = world.cohorts.iter().position(|of| of.order.op == batch);
-            world.step_cohort(at.unwrap_or(0));
-        }
-        assert!(is_there(&world, urgent), "{name}");
-        world.run_out();
-        assert_eq!(world.engine.refusal(), None);
-    }
-}
-
-#[test]
 fn a_launch_that_becomes_urgent_makes_those_before_it_urgent() {
     let mut world = World::new(1, 1, StaticPriority::new());
     let first = world.submit(0, 0, 10, &[]);
