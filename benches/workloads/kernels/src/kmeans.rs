@@ -11,7 +11,7 @@ pub const BLOCK: u32 = 256;
 pub const PART: u32 = 1024;
 
 /// Points that a thread of [`kmeans_sums`] adds up between two yield points.
-const CHUNK: u32 = 2;
+const CHUNK: u32 = 4;
 
 /// Sums that a thread of [`kmeans_centers`] adds up between two yield points. It waits for each of them.
 const SUMS: usize = 8;
