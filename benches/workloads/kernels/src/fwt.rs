@@ -18,7 +18,7 @@ const CHUNK_BLOCK: u32 = CHUNK as u32 / 4;
 pub const BLOCK: u32 = 256;
 
 /// Elements of a thread of [`modulate`] in a full grid.
-pub const RUN: u32 = 64;
+pub const RUN: u32 = 16;
 
 /// The transform of four elements, `stride` apart.
 ///
