@@ -20,8 +20,9 @@ use crate::vocabulary::LaunchId;
 /// other streams had meanwhile counts. That may be a yield for each launch, which T does not account for. If the next
 /// launch arrives later, the rest of the epoch is added to the stream's next one. Block-tasks that end within half of T
 /// are not stopped at the end of an epoch ([`latency_limit`](super::Policy::latency_limit)): what is dropped is lost to all
-/// streams. What they do then is not counted, so a stream of long block-tasks does somewhat more than its share. Launches that do not yield run beyond their epoch, and their streams wait longer for the next one. Priorities and
-/// remaining times do not count.
+/// streams. What they do then is not counted, so a stream of long block-tasks does somewhat more than its share. Launches that
+/// do not yield run beyond their epoch, and their streams wait longer for the next one. Priorities and remaining times do not
+/// count.
 #[derive(Debug)]
 pub struct Ffs {
     shares: Shares,
