@@ -170,10 +170,8 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             });
         } else {
             block.lead(|block| {
-                let now = block.clock() as u32;
-                block.notes().batch.set(Halves { high: now, low: chunk.len }.pack());
                 if T::YIELDS {
-                    block.notes().begin(now, chunk.requeues);
+                    block.notes().begin(block.clock() as u32, chunk.requeues);
                 }
                 // SAFETY: the caller's promise.
                 unsafe { tell_progress::<B, T>(block, cohort, chunk.requeues) };
@@ -473,17 +471,11 @@ fn ready<B: Block>(block: &B, cohort: &Cohort, ahead: u32) -> Chunk {
     Chunk { start, len: if is_ready { rest.min(most) } else { 0 }, requeues: 0 }
 }
 
-/// The time since the last chunk began.
-#[inline(always)]
-fn took<B: Block>(block: &B) -> u32 {
-    let Halves { high: before, .. } = Halves::unpack(block.notes().batch.get());
-    (block.clock() as u32).wrapping_sub(before)
-}
-
 /// Whether the chunk that ends now took so long that the signal from its start is stale.
 #[inline(always)]
 fn is_stale<B: Block>(block: &B, cohort: &Cohort) -> bool {
-    took(block) >= STALE_LOOKS * cohort.pace
+    let Halves { high: before, .. } = Halves::unpack(block.notes().batch.get());
+    (block.clock() as u32).wrapping_sub(before) >= STALE_LOOKS * cohort.pace
 }
 
 /// The next chunk, from the list or from claims. If the block has to leave, it puts all claimed tasks on the
@@ -609,9 +601,8 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     let notes = block.notes();
     let done = notes.done.get();
     // A block for each task has not looked since its task ended. Now it does so for what it tells, and the loads overlap the fence
-    // below. Not if the task took less than a chunk does: no signal waits longer for its block than for others, and the loads
-    // would be a part of the time of a small kernel.
-    let looks = is_alone && done > 0 && took(block) >= cohort.pace && !cfg!(all(test, loom));
+    // below.
+    let looks = is_alone && done > 0 && !cfg!(all(test, loom));
     // SAFETY: as above.
     let words = looks.then(|| unsafe { signal_and_arrival(cohort) });
     // The remainder shows the compiler that the index is in bounds.
