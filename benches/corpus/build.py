@@ -139,7 +139,7 @@ def build(corpus, groups, jobs):
                 out = corpus / group / architecture / f"{source.stem}.ptx"
                 tasks.append((nvcc(corpus), architecture, source, flags, out))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        # All of them, whatever one gives.
+        # A list, so that all are compiled although one fails.
         is_whole &= all(list(pool.map(lambda task: compile_one(*task), tasks)))
     return is_whole
 

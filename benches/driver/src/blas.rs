@@ -10,7 +10,7 @@ use cudarc::cublas::sys::{
 use crate::gpu::Error;
 use crate::stream::Stream;
 
-/// cuBLAS in one context.
+/// cuBLAS in one context, in which it is to be dropped, too.
 #[derive(Debug)]
 pub struct Blas(sys::cublasHandle_t);
 

@@ -18,7 +18,7 @@ use preempt_test_kit::storm::Tally;
 use serde_json::{Map, Value, json};
 
 use super::cuda::spin_until;
-use super::{Bench, Experiment, KERNELS, Outcome, Rows, line, random_time, with_tally};
+use super::{Bench, Experiment, KERNELS, Outcome, Rows, SetOnDrop, line, random_time, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, show, show_percent, show_time};
 
@@ -257,7 +257,7 @@ impl Batch for OurBatch {
                 Some(blas) => blas,
                 none => none.insert(Blas::new()?),
             };
-            // SAFETY: as for the raw batch; the stream is one of the context that is current here.
+            // SAFETY: as for the raw batch; the stream is one of the context that is current here, in which the handle was made.
             unsafe { blas.multiply(stream, size, addresses)? };
             Ok(())
         })?);
@@ -276,6 +276,8 @@ fn beside(mut batch: impl Batch, task: impl FnOnce() -> Result<()>) -> Result<(D
     let ends = AtomicBool::new(false);
     let start = Instant::now();
     let products = thread::scope(|scope| {
+        // Also where the task panics: the scope waits for the thread.
+        let task_is_over = SetOnDrop(&ends);
         let running = scope.spawn(|| {
             let mut products = 0;
             while !ends.load(Relaxed) {
@@ -284,7 +286,7 @@ fn beside(mut batch: impl Batch, task: impl FnOnce() -> Result<()>) -> Result<(D
             batch.end().map(|last| products + last)
         });
         let result = task();
-        ends.store(true, Relaxed);
+        drop(task_is_over);
         let products = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         result.and(products)
     })?;
@@ -376,8 +378,12 @@ impl Setting<'_> {
         let count = self.bench.amount(QUICK_REQUESTS, REQUESTS);
         let alone = self.bench.amount(QUICK_ALONE, ALONE);
         let clearing = Stream::new(Level::Lowest)?;
-        // What the first product loads, it loads here.
-        beside(batch()?, || Ok(()))?;
+        // What the first product loads, it loads here, and clocks rise.
+        let (mut first, start) = (batch()?, Instant::now());
+        while start.elapsed() < alone {
+            first.top_up()?;
+        }
+        first.end()?;
         requests.request()?;
         let idle = requests.some(count, &mut self.random)?;
         let alone = beside(batch()?, || {
@@ -438,7 +444,8 @@ fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         let batch = || Ok(our_batch(&scheduler, &blas, matrices));
         setting.measure((Arm::Ours, [sms; 2]), matrices, requests, batch)?;
     }
-    drop((answers, scheduler, blas));
+    release(&scheduler, &blas)?;
+    drop((answers, scheduler));
 
     let parts = bench.device.as_ref().context("this suite is not simulated")?.split(PARTS)?;
     let schedulers = parts.iter().map(|part| {
@@ -454,8 +461,20 @@ fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
         let batch = || Ok(our_batch(products, &blas, matrices));
         setting.measure((Arm::Parts, sms), matrices, requests, batch)?;
     }
+    release(products, &blas)?;
     let Setting { rows, tally, .. } = setting;
     Ok(outcome(rows, &tally, version))
+}
+
+/// Drops a scheduler's handle of cuBLAS in its context.
+fn release(scheduler: &Scheduler, blas: &SharedBlas) -> Result<()> {
+    let blas = blas.clone();
+    let release = Opaque::new("release").exclusive();
+    let released = scheduler.stream(0).opaque(release, move |_| {
+        blas.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
+    })?;
+    Ok(released.wait()?)
 }
 
 fn our_batch(scheduler: &Scheduler, blas: &SharedBlas, matrices: &Matrices) -> OurBatch {

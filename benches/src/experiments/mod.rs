@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -270,6 +271,15 @@ impl Bench {
         let device = self.device.clone().context("this suite is not simulated")?;
         let builder = Scheduler::builder().device(device).policy(policy);
         Ok(builder.kernels(KERNELS).kernels(PROGRAMS))
+    }
+}
+
+/// Tells a thread to end when it is dropped.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

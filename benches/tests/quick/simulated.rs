@@ -89,9 +89,10 @@ fn fairness_is_simulated() {
     assert_eq!(rows.len(), 2 * 28);
     for row in rows.iter().filter(|row| row["arm"] == "preempt") {
         assert!((0.6..0.75).contains(&number(row, "share")), "{row}");
-        // Block-tasks that end behind their turn are not charged. Those of PL take half a turn, of which there are few in so short
-        // a window.
-        assert!((0.5..0.8).contains(&number(row, "share_of_work")), "{row}");
+        // Block-tasks that end after their turn are not charged. Those of PL take half a turn, and the window has few turns.
+        let is_long = row["weight_1"] == "PL" || row["weight_2"] == "PL";
+        let fair = if is_long { 0.5..0.8 } else { 0.6..0.75 };
+        assert!(fair.contains(&number(row, "share_of_work")), "{row}");
         assert!(number(row, "throughput_lost") < 0.1 && number(row, "yields") > 1.0, "{row}");
     }
 }

@@ -15,7 +15,7 @@ pub const DEFINITION: Definition = Definition {
     build,
 };
 
-/// The same, with a checkpoint in the kernel whose block-tasks are long.
+/// The same, with a checkpoint in the kernel that has a loop.
 pub const CHECKPOINTED: Definition = Definition { build: build_saving, ..DEFINITION };
 
 const RANGE: (f32, f32) = (-1.0, 1.0);

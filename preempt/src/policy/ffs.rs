@@ -13,16 +13,16 @@ use crate::vocabulary::LaunchId;
 /// [weight](Arrival::weight). T is the smallest for which ΣO / (T · ΣW) is at most the given overhead. O is the cost
 /// of a yield of the stream, on average over its time; sums are over the launches that wait or run. An epoch is
 /// measured in time on SMs, summed over SMs. A stream that had too much or too little in one gets the difference in
-/// the next. So a stream that always has work has its share to within two epochs of the heaviest stream. SMs that a
+/// the next. So a stream that always has work is granted its share to within two epochs of the heaviest stream. SMs that a
 /// launch cannot fill go to the streams after it, and cost nothing if no other stream wants them.
 ///
 /// A stream whose launch ends in mid-epoch takes its turn up again if its next launch arrives within 200 µs. What
 /// other streams had meanwhile counts. That may be a yield for each launch, which T does not account for. If the next
 /// launch arrives later, the rest of the epoch is added to the stream's next one. Block-tasks that end within half of T
 /// are not stopped at the end of an epoch ([`latency_limit`](super::Policy::latency_limit)): what is dropped is lost to all
-/// streams. What they do then is not counted, so a stream of long block-tasks does somewhat more than its share. Launches that
-/// do not yield run beyond their epoch, and their streams wait longer for the next one. Priorities and remaining times do not
-/// count.
+/// streams. What they do then is not counted, so a stream whose block-tasks end within that time does more than its share, by up
+/// to half of T in each epoch. One whose block-tasks take longer does less, because what is dropped counts. Launches that do not
+/// yield run beyond their epoch, and their streams wait longer for the next one. Priorities and remaining times do not count.
 #[derive(Debug)]
 pub struct Ffs {
     shares: Shares,

@@ -8,7 +8,7 @@
 //! | --- | --- | --- | --- |
 //! | [`StaticPriority`], the default | the highest [priority](Priority), then the oldest | EffiSha 7 | a launch never waits for a less urgent one |
 //! | [`Hpf`] | the highest priority, then the shortest remaining time | FLEP 5.2.1 | the same; launches of equal priority preempt each other only if that pays for the yield |
-//! | [`Ffs`] | streams in turn, by [weight](Arrival::weight) | FLEP 5.2.2 | shares to within two epochs of the heaviest stream; yields cost at most a given fraction of the time |
+//! | [`Ffs`] | streams in turn, by [weight](Arrival::weight) | FLEP 5.2.2 | granted shares to within two epochs of the heaviest stream; yields cost at most a given fraction of the time |
 //! | [`DynamicPriority`] | the highest priority, which grows with waiting | EffiSha 7 | no launch waits for ever: quotas, and an inactive queue |
 //! | [`EarliestDeadline`] | the earliest [deadline](Arrival::deadline) | Liu and Layland 1973 | an admitted launch is in time, as far as predictions are right |
 //! | [`ShortestRemaining`] | the shortest remaining time | FLEP 5.2.1 | at most twice the least average slowdown, as far as predictions are right |

@@ -112,12 +112,16 @@ impl Yields {
 /// Virtual time of a nanosecond on an SM, for a weight of 1. Larger weights need the digits.
 const UNIT: u128 = 1 << 32;
 
-/// The part of a turn by which it may end later, of fixed length and of one that follows from the cost of yields.
+/// The part of a turn of fixed length by which it may end later.
+const LATEST_IF_FIXED: f64 = 0.1;
+
+/// The same of a turn that follows from the cost of yields.
 ///
 /// A block-task that is dropped is lost to all streams, and where it was one of the last of its launch, so are the SMs that no other
-/// one fills when it runs again. One that ends late delays the others, and the stream has so much less of its next turn. So only
-/// the delay limits it: a fixed turn is about as long as was asked for, and in the other case nothing was asked for but little loss.
-const LATEST: (f64, f64) = (0.1, 0.5);
+/// one fills when it runs again. One that ends late delays the next stream, and what it does then is not charged. A fixed turn
+/// is about as long as was asked for. Of the others nothing was asked but that little is lost, so they may end later by more: by
+/// half, so that a stream never does more than half as much again as its share.
+const LATEST_IF_COSTLY: f64 = 0.5;
 
 /// The shortest turn; bounds how often the policy is asked.
 const SHORTEST_TURN: Duration = Duration::from_micros(10);
@@ -258,8 +262,8 @@ impl Shares {
     /// The time by which a turn may end later, so that block-tasks end instead of running again.
     fn latest(&self) -> Duration {
         let part = match self.turn {
-            Turn::Fixed(_) => LATEST.0,
-            Turn::Overhead(_) => LATEST.1,
+            Turn::Fixed(_) => LATEST_IF_FIXED,
+            Turn::Overhead(_) => LATEST_IF_COSTLY,
         };
         self.turn_length().mul_f64(part)
     }

@@ -41,7 +41,7 @@ fn measured(results: &Results) -> Result<String> {
         "request, idle",
         "request",
         "products kept",
-        "of those by streams",
+        "of the products of streams alone",
     ]);
     let kept = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
     for row in &rows {
@@ -57,8 +57,8 @@ fn measured(results: &Results) -> Result<String> {
         ]);
     }
     Ok(format!(
-        "Kernels of closed libraries are code of the GPU, which nothing rewrites. A request of 8 blocks beside products of cuBLAS {} \
-         waits for room, p50 / p99. Large products run in blocks that stay until the end, so a higher stream priority gains nothing \
+        "Kernels of closed libraries are machine code of the GPU, which preempt cannot rewrite. A request of 8 blocks beside products of cuBLAS {} \
+         waits for room, p50 / p99. Large products run in blocks that stay until the kernel ends, so a higher stream priority gains nothing \
          beside them. In parts of the device (`Device::split`) the request waits for none of them, and the products have fewer SMs.\n\n{}\n{}",
         results.number("cublas")?,
         table.text(),

@@ -85,6 +85,13 @@ pub fn antt(folder: &Folder) -> Result<String> {
     ))
 }
 
+/// A pair of `fairness` in one arm.
+#[derive(Deserialize)]
+struct Shared {
+    max_overhead: Option<f64>,
+    share_of_work: Option<f64>,
+}
+
 pub fn fairness(folder: &Folder) -> Result<String> {
     let results = folder.get("fairness-gpu")?;
     let lost = &results.value()["summary"]["throughput_lost_by_max_overhead_percent"];
@@ -99,13 +106,22 @@ pub fn fairness(folder: &Folder) -> Result<String> {
     for (allowed, lost) in lost {
         table.row([format!("{allowed} %"), percent(lost)]);
     }
+    let by_work: Vec<f64> = results
+        .rows_with::<Shared>("max_overhead")?
+        .into_iter()
+        .filter(|row| row.max_overhead == Some(0.1))
+        .filter_map(|row| Some(100.0 * (row.share_of_work? - 2.0 / 3.0).abs()))
+        .collect();
+    let (_, worst) = range(by_work.iter().copied()).context("fairness: no shares of work")?;
     Ok(format!(
         "Two programs in endless loops, with weights of 2 and 1, under `Ffs`: {} pairs.\n\n{}\nThe worst pair is {:.1} \
-         points off its share, the mean {:.2}.\n\n{}\n{}",
+         points off its share of SM time, the mean {:.2}; off its share of the work, which also has what block-tasks do that end \
+         after their turn, {worst:.1} and {:.1}.\n\n{}\n{}",
         results.number("pairs")?,
         compared(&results)?,
         results.number("share_error_points")?,
         results.number("share_error_points_mean")?,
+        by_work.iter().sum::<f64>() / by_work.len() as f64,
         table.text(),
         results.source(),
     ))

@@ -11,7 +11,7 @@ use preempt_microkernels::answer;
 use preempt_test_kit::Random;
 
 use super::super::cuda::spin_until;
-use super::super::{KERNELS, random_time};
+use super::super::{KERNELS, SetOnDrop, random_time};
 use super::subject::Subject;
 use crate::samples::Samples;
 
@@ -177,6 +177,8 @@ impl<'a> Requests<'a> {
         let (ends, runs, yields) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
         let start = Instant::now();
         let ended = thread::scope(|scope| {
+            // Also where the task panics: the scope waits for the thread.
+            let task_is_over = SetOnDrop(&ends);
             let batch = scope.spawn(|| {
                 let mut running = std::collections::VecDeque::new();
                 let over = |handles: Vec<preempt::Handle<preempt::LaunchReport>>| {
@@ -196,7 +198,7 @@ impl<'a> Requests<'a> {
                 running.into_iter().try_for_each(over)
             });
             let result = task(self);
-            ends.store(true, Relaxed);
+            drop(task_is_over);
             let ended = batch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result.and(ended.map_err(anyhow::Error::from))
         });

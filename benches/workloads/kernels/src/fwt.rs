@@ -1,7 +1,7 @@
 //! Walsh transforms, and convolution by them (CUDA samples, `fastWalshTransform`).
 //!
-//! All kernels overwrite what they read, so a block-task cannot run twice, and there are no yield points. The one whose block-tasks
-//! are long has a form with a checkpoint.
+//! All kernels overwrite what they read, so a block-task cannot run twice, and there are no yield points. The one with a loop
+//! has a form with a checkpoint.
 
 use preempt_device::prelude::*;
 
@@ -17,7 +17,7 @@ const CHUNK_BLOCK: u32 = CHUNK as u32 / 4;
 /// Threads of other blocks.
 pub const BLOCK: u32 = 256;
 
-/// Elements of a thread of [`modulate`] in a full grid.
+/// Elements of a thread of [`modulate`] in a full grid. With 64 of them, a block-task takes longer than blocks may take to leave.
 pub const RUN: u32 = 16;
 
 /// The transform of four elements, `stride` apart.
