@@ -66,7 +66,7 @@ blocks that are on its SMs, and what can be chosen is which SMs those are.
   the lowest and the highest one. The host sees the answers in its memory.
 - preempt: products are opaque work of a scheduler (`Stream::opaque`), one operation each, and
   requests are launches of a more urgent stream, until `wait` returns. So products that have not
-  begun wait for requests; the one that runs does not yield.
+  begun wait for requests; a running product does not yield.
 - preempt, in parts: the device is split in two (`Device::split`). Products run in one part, by a
   scheduler of its own, and requests in the other.
 - product: its time, one after the other, without requests, in the SMs that the arm has for them.

@@ -118,9 +118,9 @@ const LATEST_IF_FIXED: f64 = 0.1;
 /// The same of a turn that follows from the cost of yields.
 ///
 /// A block-task that is dropped is lost to all streams, and where it was one of the last of its launch, so are the SMs that no other
-/// one fills when it runs again. One that ends late delays the next stream, and what it does then is not charged. A fixed turn
-/// is about as long as was asked for. Of the others nothing was asked but that little is lost, so they may end later by more: by
-/// half, so that a stream never does more than half as much again as its share.
+/// one fills when it runs again. A block-task that ends late delays the next stream, and what it does then is not charged. A
+/// fixed turn is about as long as was asked for. Of the others nothing was asked but that little is lost, so they may end later
+/// by more: by half, so that a stream never does more than half as much again as its share.
 const LATEST_IF_COSTLY: f64 = 0.5;
 
 /// The shortest turn; bounds how often the policy is asked.

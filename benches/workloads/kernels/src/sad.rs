@@ -231,8 +231,8 @@ pub const SLICES: u32 = (4 * PLACES).div_ceil(BLOCK) as u32;
 /// the eight of 4 in x and 8 in y, and then the four of 8 by 8. [`SLICES`] block-tasks for each macroblock.
 ///
 /// A block-task takes about as long as one read of memory. It has no yield point, because that would add another read. Elements
-/// are counted with 32 bits: so a thread of the preemptible form has what it needs in as many registers as let an SM hold all blocks that the
-/// plain form has there.
+/// are counted with 32 bits: so a thread of the preemptible form has what it needs in as many registers as let an SM hold all
+/// blocks that the plain form has there.
 #[preemptible(block = 128)]
 pub fn larger_sad_calc_8(smallest: &[u32], sums: SliceMut<u32>) {
     let macroblock = thread::block_idx_y();

@@ -104,8 +104,8 @@ impl Stream {
     /// long, have each run [alone](Opaque::exclusive).
     ///
     /// Nothing makes a library's kernels yield, and blocks of large ones stay on the SMs until the kernel ends: a launch of any
-    /// priority waits for room, 10 ms beside a product of 16,384 rows by cuBLAS (H200). To keep SMs free of them, run them in a part of the device, by
-    /// [`Device::split`].
+    /// priority waits for room, 10 ms beside a product of 16,384 rows by cuBLAS (H200). To keep SMs free of them, run them in a
+    /// part of the device, by [`Device::split`].
     ///
     /// ```
     /// # use preempt::Opaque;
