@@ -1,9 +1,9 @@
-//! Results of measurements: written down as JSON and tables, drawn as pictures, and set beside the papers' figures.
+//! Results of measurements: written down as tables, drawn as pictures, and set beside the papers' figures.
 //! Pictures and comparisons are made from the JSON, so that they can be made again.
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `record` | the JSON and the tables, percentiles |
+//! | `table` | tables for people, percentiles, how times are told |
 //! | `chart` | bars and lines as SVG |
 //! | `pictures` | which bars and lines each suite has |
 //! | `papers` | the papers' figures, and the table with ours beside them |
@@ -13,7 +13,7 @@ mod chart;
 pub mod pages;
 pub mod papers;
 mod pictures;
-mod record;
+mod table;
 
 pub use pictures::{ensure_picture, picture};
-pub use record::{Record, digits, hardware, microseconds, percentile, table, time};
+pub use table::{digits, microseconds, percentile, table, time};

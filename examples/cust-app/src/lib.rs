@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use cust_app_kernels::STRIDE;
 pub use cust_app_kernels::WINDOW;
+use preempt_record::Record;
 use serde_json::json;
 
 /// The kernels' device code.
@@ -157,19 +158,16 @@ impl Results {
             time.as_secs_f64(),
         );
         if let Some(file) = options()?.out {
-            let results = json!({
-                "suite": "cust-app",
-                "device": device,
-                "driver": driver,
-                "summary": {
-                    "scores": self.scores.len(),
-                    "score_p50_us": p50,
-                    "score_p99_us": p99,
-                    "walks_s": time.as_secs_f64(),
-                    "yields": yields,
-                    "checksum": format!("{checksum:016x}"),
-                },
+            let summary = json!({
+                "scores": self.scores.len(),
+                "score_p50_us": p50,
+                "score_p99_us": p99,
+                "walks_s": time.as_secs_f64(),
+                "yields": yields,
+                "checksum": format!("{checksum:016x}"),
             });
+            let (suite, driver, rows) = ("cust-app", Some(driver), vec![summary.clone()]);
+            let results = Record { suite, device, driver, rows, summary }.json();
             let text = serde_json::to_string_pretty(&results)? + "\n";
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }

@@ -10,7 +10,6 @@
 mod args;
 mod arms;
 mod driver;
-mod machine;
 mod plot;
 mod progress;
 mod report;
@@ -27,11 +26,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use preempt::{CpuLayout, Device, Scheduler};
+use preempt_record::hardware;
 
 use crate::args::{Args, DeviceKind};
 use crate::arms::{Arm, BATCH_ALONE, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
 use crate::driver::Gpu;
-use crate::machine::hardware;
 use crate::progress::Progress;
 use crate::report::{Report, milliseconds};
 use crate::streams::{STREAM_PRIORITY, Streams};

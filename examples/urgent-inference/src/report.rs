@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use preempt_record::Record;
 use serde_json::{Value, json};
 
 use crate::arms::{BATCH_ALONE, Batch, PREEMPT, REQUESTS_ALONE, Row, SUBMISSION_ORDER};
-use crate::machine::{command, commit, date, hardware};
 use crate::streams::STREAM_PRIORITY;
 
 /// The rows, and the device that they were measured on.
@@ -125,33 +125,25 @@ impl Report {
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
         let preempt = self.row(PREEMPT.name);
-        json!({
-            "suite": "urgent-inference",
-            "device": self.device,
-            "driver": self.driver,
-            "hardware": hardware(),
-            "commit": commit(),
-            "date": date(),
-            "command": command(),
-            "rows": rows,
-            "summary": {
-                "alone_p50_us": self.p50(REQUESTS_ALONE.name).map(microseconds),
-                "alone_p99_us": self.p99(REQUESTS_ALONE.name).map(microseconds),
-                "fifo_p50_us": self.p50(SUBMISSION_ORDER.name).map(microseconds),
-                "fifo_p99_us": self.p99(SUBMISSION_ORDER.name).map(microseconds),
-                "preempt_p50_us": self.p50(PREEMPT.name).map(microseconds),
-                "preempt_p99_us": self.p99(PREEMPT.name).map(microseconds),
-                // There are no CUDA streams on the CPU device.
-                "stream_priority_p50_us": self.p50(STREAM_PRIORITY.name).map(microseconds),
-                "stream_priority_p99_us": self.p99(STREAM_PRIORITY.name).map(microseconds),
-                "batch_slowdown": preempt.and_then(|row| self.slowdown(row)),
-                "batch_slowdown_less_requests":
-                    preempt.and_then(|row| self.slowdown_less_requests(row)),
-                "request_kernel_us": self.request_time.map(microseconds),
-                "accuracy": preempt.and_then(|row| row.accuracy),
-                "checksums_equal": self.checksums_equal(),
-            },
-        })
+        let summary = json!({
+            "alone_p50_us": self.p50(REQUESTS_ALONE.name).map(microseconds),
+            "alone_p99_us": self.p99(REQUESTS_ALONE.name).map(microseconds),
+            "fifo_p50_us": self.p50(SUBMISSION_ORDER.name).map(microseconds),
+            "fifo_p99_us": self.p99(SUBMISSION_ORDER.name).map(microseconds),
+            "preempt_p50_us": self.p50(PREEMPT.name).map(microseconds),
+            "preempt_p99_us": self.p99(PREEMPT.name).map(microseconds),
+            // There are no CUDA streams on the CPU device.
+            "stream_priority_p50_us": self.p50(STREAM_PRIORITY.name).map(microseconds),
+            "stream_priority_p99_us": self.p99(STREAM_PRIORITY.name).map(microseconds),
+            "batch_slowdown": preempt.and_then(|row| self.slowdown(row)),
+            "batch_slowdown_less_requests":
+                preempt.and_then(|row| self.slowdown_less_requests(row)),
+            "request_kernel_us": self.request_time.map(microseconds),
+            "accuracy": preempt.and_then(|row| row.accuracy),
+            "checksums_equal": self.checksums_equal(),
+        });
+        let (device, driver) = (self.device.clone(), self.driver.clone());
+        Record { suite: "urgent-inference", device, driver, rows, summary }.json()
     }
 
     fn json_row(&self, row: &Row) -> Value {
