@@ -10,9 +10,6 @@ pub const BLOCK: u32 = 256;
 /// Points that a block-task of [`kmeans_sums`] adds up.
 pub const PART: u32 = 1024;
 
-/// Features that a thread of [`kmeans_point`] compares between two yield points.
-const DISTANCES: usize = 9;
-
 /// Points that a thread of [`kmeans_sums`] adds up between two yield points.
 const CHUNK: u32 = 4;
 
@@ -70,20 +67,17 @@ pub fn kmeans_point(of: Extents, by_feature: &[f32], centers: &[f32], membership
         let (mut nearest, mut least) = (0, f32::INFINITY);
         let mut cluster = 0;
         while cluster < clusters {
+            yield_point!();
             let mut distance = 0.0f32;
             let mut feature = 0;
             while feature < features {
-                yield_point!();
-                let stop = features.min(feature + DISTANCES);
-                while feature < stop {
-                    // SAFETY: all are below their numbers.
-                    let (x, center) = unsafe {
-                        let center = centers.get_unchecked(cluster as usize * features + feature);
-                        (*by_feature.get_unchecked(feature * number + i), *center)
-                    };
-                    distance = GpuFloat::mul_add(x - center, x - center, distance);
-                    feature += 1;
-                }
+                // SAFETY: all are below their numbers.
+                let (x, center) = unsafe {
+                    let center = centers.get_unchecked(cluster as usize * features + feature);
+                    (*by_feature.get_unchecked(feature * number + i), *center)
+                };
+                distance = GpuFloat::mul_add(x - center, x - center, distance);
+                feature += 1;
             }
             if distance < least {
                 (nearest, least) = (cluster, distance);
