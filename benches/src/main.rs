@@ -23,8 +23,7 @@ use clap::Parser;
 use preempt::{CpuLayout, Device};
 use preempt_driver::Gpu;
 use preempt_record::{Record, hardware};
-use preempt_report::papers;
-use preempt_report::table;
+use preempt_report::{papers, table};
 use preempt_workloads::Definition;
 
 use crate::args::{Args, DeviceKind};
