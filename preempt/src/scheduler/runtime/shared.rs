@@ -488,11 +488,12 @@ impl Shared {
                     device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
-                if let Some(of) = &warm_up
-                    && now - warm > of.period
+                if let Some(of) = &mut warm_up
+                    && of.is_due(now - warm)
                 {
-                    // If one does not end, the next ones would wait for it.
-                    warm_up = warm_up.filter(WarmUp::run);
+                    if !of.go_on() {
+                        warm_up = None;
+                    }
                     warm = Instant::now();
                 }
                 hint::spin_loop();
