@@ -10,8 +10,9 @@ pub const BLOCK: u32 = 256;
 /// Points that a block-task of [`kmeans_sums`] adds up.
 pub const PART: u32 = 1024;
 
-/// Points that a thread of [`kmeans_sums`] adds up between two yield points.
-const CHUNK: u32 = 4;
+/// Points that a thread of [`kmeans_sums`] adds up between two yield points. It reads what it needs of all of them at once, and so
+/// waits for memory once.
+const CHUNK: usize = 4;
 
 /// Sums that a thread of [`kmeans_centers`] adds up between two yield points. It waits for each of them.
 const SUMS: usize = 8;
@@ -110,22 +111,31 @@ pub fn kmeans_sums(
     assert!(number as usize <= membership.len());
     if t < all {
         let (cluster, feature) = (t / features, t % features);
-        let (mut i, end) = (part * PART, number.min((part + 1) * PART));
+        let row = feature as usize * number as usize;
+        let (mut i, end) = ((part * PART) as usize, number.min((part + 1) * PART) as usize);
         let (mut sum, mut count) = (0.0f32, 0);
         while i < end {
             yield_point!();
-            let stop = end.min(i + CHUNK);
-            while i < stop {
-                // SAFETY: `i` is below the number of points, and `feature` below that of features.
-                unsafe {
-                    if *membership.get_unchecked(i as usize) == cluster {
-                        let at = feature as usize * number as usize + i as usize;
-                        sum += *by_feature.get_unchecked(at);
-                        count += 1;
-                    }
-                }
-                i += 1;
+            let mut found = [(0, 0.0); CHUNK];
+            let mut of = 0;
+            while of < CHUNK {
+                // The last point again where there are fewer.
+                let at = if i + of < end { i + of } else { end - 1 };
+                // SAFETY: `at` is below the number of points, and `feature` below that of features.
+                found[of] =
+                    unsafe { (*membership.get_unchecked(at), *by_feature.get_unchecked(row + at)) };
+                of += 1;
             }
+            let mut of = 0;
+            while of < CHUNK {
+                let (member, x) = found[of];
+                let counts = (member == cluster && i + of < end) as u32;
+                // Without a branch, behind which each read would wait for the one before.
+                sum += if counts > 0 { x } else { 0.0 };
+                count += counts;
+                of += 1;
+            }
+            i += CHUNK;
         }
         let at = part as usize * all as usize + t as usize;
         // SAFETY: each thread writes its own elements.
