@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use self::cases::{CORPUS, Case, OWN};
 use self::corpus::Corpus;
-use self::pairs::{Arm, Pair, Requests};
+use self::pairs::{Arm, Manner, Pair, Requests};
 use self::subject::{Subject, task_time};
 use super::corun::LEARNING;
 use super::{Bench, Experiment, Outcome, Rows, line, random_time};
@@ -69,14 +69,19 @@ Requests:
   come up to 4 ms apart. `preempt`: both through the scheduler, the batch preemptible, and the
   request more urgent; from the launch to the return of `wait`. `stream priority`: both by raw
   launches of the originals on streams of the least and the highest priority, until the host sees
-  the answers. Arms take turns.
+  the answers. `preempt, armed`: a request is a program, which is armed 50 to 600 µs before its
+  launch; beside kernels with yield points that have some. Arms take turns, and the thread that
+  launches spins until a request comes in all of them.
 - `block` is a transformer's block of Triton's kernels: norm, product, rotary embedding, attention,
   product, norm, product, activation, product.
 - slowdown: the time of a run of the batch, less that of the requests on the idle device, to that of
   a run without requests.
 - `stream_priority_over_ours_p99_100us` is the least quotient of the p99s over kernels whose
   block-tasks take 50 to 500 µs, `.._500us` over those of 500 µs and more; both with yield points, in
-  kernels that have some, and `.._without_points` without.
+  kernels that have some, and `.._without_points` without. `stream_priority_over_armed_p99_..` is the
+  same of armed requests, beside kernels with yield points.
+- Stream priorities answer as fast as an idle device beside kernels that leave room on SMs, or whose
+  blocks end one after the other all the time: nothing can be twice as fast there.
 - Without yield points kernels give way at the ends of their block-tasks, as plain grids do. `points`,
   `preempt, yield points`: with yield points in their loops, where the PTX shows that block-tasks may
   be dropped (`SchedulerBuilder::ptx_with`). The kernel is interrupted as often in that form, too;
@@ -453,6 +458,8 @@ struct Beside {
     ours: Arm,
     /// With yield points, if a kernel of the batch has some.
     yielding: Option<Arm>,
+    /// With armed requests; with yield points, too, where there are some.
+    armed: Arm,
     priorities: Arm,
 }
 
@@ -464,7 +471,7 @@ impl Beside {
 
     fn arms(&self) -> impl Iterator<Item = (&'static str, &Arm)> {
         let yielding = self.yielding.iter().map(|arm| ("preempt, yield points", arm));
-        let others = [("stream priority", &self.priorities)];
+        let others = [("preempt, armed", &self.armed), ("stream priority", &self.priorities)];
         [("preempt", &self.ours)].into_iter().chain(yielding).chain(others)
     }
 }
@@ -542,14 +549,17 @@ fn beside(
             idle: arms.idle(requests)?,
             ours: Arm::default(),
             yielding: has_points.then(Arm::default),
+            armed: Arm::default(),
             priorities: Arm::default(),
         };
         for _ in 0..groups {
             arms.by_priorities(&pair, requests, &mut row.priorities)?;
-            arms.by_scheduler(&pair, false, requests, &mut row.ours)?;
+            let manner = |has_points, is_armed| Manner { has_points, is_armed };
+            arms.by_scheduler(&pair, manner(false, false), requests, &mut row.ours)?;
             if let Some(arm) = &mut row.yielding {
-                arms.by_scheduler(&pair, true, requests, arm)?;
+                arms.by_scheduler(&pair, manner(true, false), requests, arm)?;
             }
+            arms.by_scheduler(&pair, manner(has_points, true), requests, &mut row.armed)?;
             scheduler.synchronize()?;
         }
         found.push(row);
@@ -626,18 +636,17 @@ fn outcome(
     };
     let (long, near) =
         (over(300).count(), over(300).filter(|row| row.ratio() <= Some(1.05)).count());
-    let gain = |from: u64, to: u64, has_points: bool| {
+    let gain = |of_arm: fn(&Beside) -> Option<&Arm>, from: u64, to: u64| {
         let range = Duration::from_micros(from)..Duration::from_micros(to);
         let of = pairs.iter().filter(|pair| range.contains(&pair.task));
-        let arm = |pair: &Beside| match has_points {
-            true => pair.yielding.as_ref().and_then(|arm| pair.gain(arm)),
-            false => pair.gain(&pair.ours),
-        };
-        of.filter_map(arm).reduce(f64::min)
+        of.filter_map(|pair| pair.gain(of_arm(pair)?)).reduce(f64::min)
     };
+    let with_points: fn(&Beside) -> Option<&Arm> = |pair| pair.yielding.as_ref();
+    let without: fn(&Beside) -> Option<&Arm> = |pair| Some(&pair.ours);
+    let armed: fn(&Beside) -> Option<&Arm> = |pair| pair.yielding.is_some().then_some(&pair.armed);
     let long_tasks = u64::MAX / 1_000_000;
     let slowdown = |pair: &Beside| {
-        let ours = [Some(&pair.ours), pair.yielding.as_ref()].into_iter().flatten();
+        let ours = [&pair.ours, &pair.armed].into_iter().chain(&pair.yielding);
         ours.filter_map(|arm| arm.slowdown(pair.idle.p50())).reduce(f64::max)
     };
     let slowdowns = pairs.iter().filter_map(slowdown);
@@ -662,10 +671,12 @@ fn outcome(
         "geomean_ratio_yielding":
             geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Yielding))),
         "stops_with_yield_points": kernels.iter().map(|row| row.storms[1].stops).sum::<u32>(),
-        "stream_priority_over_ours_p99_100us": gain(50, 500, true),
-        "stream_priority_over_ours_p99_500us": gain(500, long_tasks, true),
-        "stream_priority_over_ours_p99_100us_without_points": gain(50, 500, false),
-        "stream_priority_over_ours_p99_500us_without_points": gain(500, long_tasks, false),
+        "stream_priority_over_ours_p99_100us": gain(with_points, 50, 500),
+        "stream_priority_over_ours_p99_500us": gain(with_points, 500, long_tasks),
+        "stream_priority_over_ours_p99_100us_without_points": gain(without, 50, 500),
+        "stream_priority_over_ours_p99_500us_without_points": gain(without, 500, long_tasks),
+        "stream_priority_over_armed_p99_100us": gain(armed, 50, 500),
+        "stream_priority_over_armed_p99_500us": gain(armed, 500, long_tasks),
         "batch_slowdown": slowdowns.reduce(f64::max),
     });
     if let (Some(summary), Value::Object(more)) = (summary.as_object_mut(), more) {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use preempt::{Buffer, Preemption, Scheduler};
+use preempt::{Buffer, Preemption, Program, ProgramCall, Scheduler};
 use preempt_driver::{Event, Launch, Level, Module, Pinned, Stream};
 use preempt_microkernels::answer;
 use preempt_test_kit::Random;
@@ -21,6 +21,8 @@ const BLOCKS: u32 = 8;
 const DEPTH: usize = 2;
 /// A request comes at most so long after the one before is answered.
 const GAP: Duration = Duration::from_millis(4);
+/// The least and the most time from arming a request to its launch.
+const ANNOUNCED: (Duration, Duration) = (Duration::from_micros(50), Duration::from_micros(600));
 /// Time for which the batch runs alone.
 const ALONE: Duration = Duration::from_millis(200);
 
@@ -44,6 +46,15 @@ impl Arm {
     }
 }
 
+/// How the scheduler runs a batch and the requests beside it.
+#[derive(Clone, Copy)]
+pub struct Manner {
+    /// Whether the batch has yield points.
+    pub has_points: bool,
+    /// Whether requests are armed before they come.
+    pub is_armed: bool,
+}
+
 /// What the batch is: launches in their order.
 pub struct Pair<'a> {
     pub steps: Vec<&'a Subject>,
@@ -51,6 +62,14 @@ pub struct Pair<'a> {
 
 fn is_answered(done: &Pinned<u32>) -> bool {
     (0..BLOCKS as usize).all(|block| done.get(block) == 1)
+}
+
+/// As a stream's batch has its thread awake when a request comes, so has the scheduler's.
+fn spin_for(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
 }
 
 fn clear(done: &mut Pinned<u32>) {
@@ -65,8 +84,12 @@ pub struct Requests<'a> {
     high: Stream,
     raw: Launch,
     done: Pinned<u32>,
+    urgent: preempt::Stream,
     /// What requests through the scheduler write.
     scheduled: Buffer<u32>,
+    /// A request as a program, to arm, and its place there.
+    program: Program,
+    place: ProgramCall,
 }
 
 impl<'a> Requests<'a> {
@@ -78,8 +101,14 @@ impl<'a> Requests<'a> {
         let module = Module::load(ptx, &[call.kernel()])?;
         let raw = Launch::plain(module.plain(call.kernel())?, call);
         let (low, high) = (Stream::new(Level::Lowest)?, Stream::new(Level::Highest)?);
-        let scheduled = scheduler.zeroed(BLOCKS as usize)?;
-        Ok(Requests { scheduler, random: Random(seed), low, high, raw, done, scheduled })
+        let mut scheduled = scheduler.zeroed(BLOCKS as usize)?;
+        let (urgent, mut place) = (scheduler.stream(10), None);
+        let program = urgent.program("request", |program| {
+            place = Some(program.launch(answer(1, &mut scheduled).grid(BLOCKS))?);
+            Ok(())
+        })?;
+        let (random, place) = (Random(seed), place.context("recorded")?);
+        Ok(Requests { scheduler, random, low, high, raw, done, urgent, scheduled, program, place })
     }
 
     /// Requests on the idle device, by raw launches.
@@ -130,11 +159,11 @@ impl<'a> Requests<'a> {
         Ok(())
     }
 
-    /// Through the scheduler, the batch with yield points or without.
+    /// Through the scheduler.
     pub fn by_scheduler(
         &mut self,
         pair: &Pair<'_>,
-        has_points: bool,
+        Manner { has_points, is_armed }: Manner,
         samples: u32,
         arm: &mut Arm,
     ) -> Result<()> {
@@ -143,15 +172,24 @@ impl<'a> Requests<'a> {
             Ok(())
         })?;
         arm.alone = (arm.alone.0 + time, arm.alone.1 + runs);
-        let urgent = self.scheduler.stream(10);
         let mut times = Samples::default();
         let (time, runs, yields) = self.beside(pair, has_points, |requests| {
             for _ in 0..samples {
-                thread::sleep(random_time(&mut requests.random, GAP));
+                spin_for(random_time(&mut requests.random, GAP));
+                let announced = random_time(&mut requests.random, ANNOUNCED.1 - ANNOUNCED.0);
                 let call = answer(1, &mut requests.scheduled).grid(BLOCKS);
-                let start = Instant::now();
-                urgent.launch(call)?.wait()?;
-                times.push(start.elapsed());
+                if is_armed {
+                    requests.program.set(requests.place, call)?;
+                    requests.program.arm()?;
+                    spin_for(ANNOUNCED.0 + announced);
+                    let start = Instant::now();
+                    requests.program.launch()?.wait()?;
+                    times.push(start.elapsed());
+                } else {
+                    let start = Instant::now();
+                    requests.urgent.launch(call)?.wait()?;
+                    times.push(start.elapsed());
+                }
             }
             Ok(())
         })?;
