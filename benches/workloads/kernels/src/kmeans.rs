@@ -10,8 +10,8 @@ pub const BLOCK: u32 = 256;
 /// Points that a block-task of [`kmeans_sums`] adds up.
 pub const PART: u32 = 1024;
 
-/// Points that a thread of [`kmeans_sums`] adds up between two yield points. It reads what it needs of all of them at once, and so
-/// waits for memory once.
+/// Points that a thread of [`kmeans_sums`] adds up between two yield points. It reads the members first, and then what it adds up, so
+/// it waits for memory twice.
 const CHUNK: usize = 4;
 
 /// Sums that a thread of [`kmeans_centers`] adds up between two yield points. It waits for each of them.
@@ -116,23 +116,29 @@ pub fn kmeans_sums(
         let (mut sum, mut count) = (0.0f32, 0);
         while i < end {
             yield_point!();
-            let mut found = [(0, 0.0); CHUNK];
+            let mut is_one = [false; CHUNK];
             let mut of = 0;
             while of < CHUNK {
                 // The last point again where there are fewer.
                 let at = if i + of < end { i + of } else { end - 1 };
-                // SAFETY: `at` is below the number of points, and `feature` below that of features.
-                found[of] =
-                    unsafe { (*membership.get_unchecked(at), *by_feature.get_unchecked(row + at)) };
+                // SAFETY: `at` is below the number of points.
+                let member = unsafe { *membership.get_unchecked(at) };
+                is_one[of] = member == cluster && i + of < end;
+                of += 1;
+            }
+            let mut found = [0.0; CHUNK];
+            let mut of = 0;
+            while of < CHUNK {
+                if is_one[of] {
+                    // SAFETY: there is a point, and `feature` is below the number of features.
+                    found[of] = unsafe { *by_feature.get_unchecked(row + i + of) };
+                }
                 of += 1;
             }
             let mut of = 0;
             while of < CHUNK {
-                let (member, x) = found[of];
-                let counts = (member == cluster && i + of < end) as u32;
-                // Without a branch, behind which each read would wait for the one before.
-                sum += if counts > 0 { x } else { 0.0 };
-                count += counts;
+                sum += found[of];
+                count += is_one[of] as u32;
                 of += 1;
             }
             i += CHUNK;
