@@ -47,7 +47,7 @@ fn build(memory: Memory<'_>, size: Size, seed: u32) -> Result<Program, Error> {
         let mut next = memory.zeroed(all)?;
         steps.extend([
             kmeans_point(extents, &by_feature, &centers, &mut membership).grid(grid),
-            kmeans_sums(extents, &by_feature, &membership, &mut sums, &mut counts).grid(parts),
+            kmeans_sums(extents, &data, &membership, &mut sums, &mut counts).grid(parts),
             kmeans_centers(&sums, &counts, &centers, &mut next).grid(blocks(all, BLOCK)),
         ]);
         centers = next;

@@ -93,10 +93,13 @@ pub fn kmeans_point(of: Extents, by_feature: &[f32], centers: &[f32], membership
 /// The sums of the features of each center's points, and their numbers. A block-task for each [`PART`] points
 /// adds up those, and writes its own sums, and the numbers of points after all sums, one for each sum. There are
 /// at most [`BLOCK`] sums.
+///
+/// It reads points as they come: threads of a warp read features that follow each other. Those of [`invert_mapping`] are each in a
+/// page of its own, and a warp would wait for translations of 32 addresses at each read.
 #[preemptible(block = BLOCK)]
 pub fn kmeans_sums(
     of: Extents,
-    by_feature: &[f32],
+    points: &[f32],
     membership: &[u32],
     sums: SliceMut<f32>,
     counts: SliceMut<u32>,
@@ -107,11 +110,10 @@ pub fn kmeans_sums(
     let (t, part) = (thread::thread_idx_x(), thread::block_idx_x());
     let all = features * clusters;
     // Once, so that nothing below has to be checked.
-    assert!(all <= BLOCK && number as usize * features as usize <= by_feature.len());
+    assert!(all <= BLOCK && number as usize * features as usize <= points.len());
     assert!(number as usize <= membership.len());
     if t < all {
         let (cluster, feature) = (t / features, t % features);
-        let row = feature as usize * number as usize;
         let (mut i, end) = ((part * PART) as usize, number.min((part + 1) * PART) as usize);
         let (mut sum, mut count) = (0.0f32, 0);
         while i < end {
@@ -130,8 +132,9 @@ pub fn kmeans_sums(
             let mut of = 0;
             while of < CHUNK {
                 if is_one[of] {
+                    let at = (i + of) * features as usize + feature as usize;
                     // SAFETY: there is a point, and `feature` is below the number of features.
-                    found[of] = unsafe { *by_feature.get_unchecked(row + i + of) };
+                    found[of] = unsafe { *points.get_unchecked(at) };
                 }
                 of += 1;
             }
