@@ -94,8 +94,7 @@ pub fn kmeans_point(of: Extents, by_feature: &[f32], centers: &[f32], membership
 /// adds up those, and writes its own sums, and the numbers of points after all sums, one for each sum. There are
 /// at most [`BLOCK`] sums.
 ///
-/// It reads points as they come: threads of a warp read features that follow each other. Those of [`invert_mapping`] are each in a
-/// page of its own, and a warp would wait for translations of 32 addresses at each read.
+/// It reads points as they come, in which features that threads of a warp add up follow each other.
 #[preemptible(block = BLOCK)]
 pub fn kmeans_sums(
     of: Extents,
