@@ -202,8 +202,10 @@ fn with_time_enough_all_block_tasks_end() {
 
 #[test]
 fn a_block_task_that_is_not_known_to_fit_leaves() {
-    let Stops { count, requeued, .. } = stops(Some(LIMIT));
+    let Stops { count, requeued, limits, .. } = stops(Some(LIMIT));
     assert!(count > 0 && requeued > 0);
+    assert_eq!(limits.len(), 1);
+    assert_eq!(limits[0].limit, LIMIT, "what was asked for, not what a signal has place for");
 }
 
 #[test]

@@ -397,8 +397,12 @@ pub(crate) struct Urgency {
 
 /// Whether blocks look at how much is left of this limit. For one of zero they drain, and for the longest ones, too.
 pub(crate) fn is_watched(limit: Duration) -> bool {
-    let limit = StopLimit::within(limit.as_nanos().try_into().unwrap_or(u64::MAX));
-    ![StopLimit::ZERO, StopLimit::NEVER].contains(&limit)
+    ![StopLimit::ZERO, StopLimit::NEVER].contains(&kept(limit))
+}
+
+/// What the device keeps to where this limit is asked for.
+pub(crate) fn kept(limit: Duration) -> StopLimit {
+    StopLimit::within(limit.as_nanos().try_into().unwrap_or(u64::MAX))
 }
 
 impl Default for Urgency {

@@ -206,9 +206,7 @@ pub fn periodic(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) ->
         progress.step();
     }
     let stops = site.scheduler.stats().stops;
-    // The device keeps to a limit that is up to an eighth shorter.
-    let is_it = |limit: Duration| limit <= LIMIT && limit >= LIMIT * 7 / 8;
-    let longest = stops.limits.iter().find(|stops| is_it(stops.limit));
+    let longest = stops.limits.iter().find(|stops| stops.limit == LIMIT);
     let sms = site.scheduler.device().properties().sms;
     let held = task.held()?;
     Ok(Periodic {

@@ -10,8 +10,8 @@ pub const BLOCK: u32 = 256;
 /// Points that a block-task of [`kmeans_sums`] adds up.
 pub const PART: u32 = 1024;
 
-/// Points that a thread of [`kmeans_sums`] adds up between two yield points. It reads the members first, and then what it adds up, so
-/// it waits for memory twice.
+/// Points that a thread of [`kmeans_sums`] adds up between two yield points. It reads the members first, and then what it adds
+/// up, so it waits for memory twice.
 const CHUNK: usize = 4;
 
 /// Sums that a thread of [`kmeans_centers`] adds up between two yield points. It waits for each of them.

@@ -81,11 +81,12 @@ pub struct Stops {
     pub limits: Vec<LimitStops>,
 }
 
-/// Stops with one limit, as the device keeps to it: up to an eighth shorter than what was asked for.
+/// Stops with one limit. The device keeps to a limit that is up to an eighth shorter; where several that were asked for are the same
+/// to it, their stops count with the shortest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitStops {
-    /// The limit.
+    /// The limit that was asked for.
     pub limit: Duration,
     /// Stops with this limit.
     pub count: u64,
