@@ -69,13 +69,14 @@ Requests:
   come up to 4 ms apart. `preempt`: both through the scheduler, the batch preemptible, and the
   request more urgent; from the launch to the return of `wait`. `stream priority`: both by raw
   launches of the originals on streams of the least and the highest priority, until the host sees
-  the answers. `preempt, armed`: a request is a program, which is armed 50 to 600 µs before its
-  launch; beside kernels with yield points that have some. Arms take turns, and the thread that
+  the answers. `preempt, armed`: a request is a program, whose arguments are set and which is armed
+  50 to 600 µs before its launch; the batch has yield points where its kernels have some.
+  `began_armed`: how many began without a call of the driver. Arms take turns, and the thread that
   launches spins until a request comes in all of them.
 - `block` is a transformer's block of Triton's kernels: norm, product, rotary embedding, attention,
   product, norm, product, activation, product.
 - slowdown: the time of a run of the batch, less that of the requests on the idle device, to that of
-  a run without requests.
+  a run without requests; `batch_slowdown` is the largest of all arms through the scheduler.
 - `stream_priority_over_ours_p99_100us` is the least quotient of the p99s over kernels whose
   block-tasks take 50 to 500 µs, `.._500us` over those of 500 µs and more; both with yield points, in
   kernels that have some, and `.._without_points` without. `stream_priority_over_armed_p99_..` is the
@@ -626,6 +627,7 @@ fn outcome(
                 "max_us": microseconds(times.max),
                 "slowdown": slowdown,
                 "yields": of.yields,
+                "began_armed": of.began_armed,
             });
             rows.push(line(cells.map(|cell| cell as &str)), json);
         }

@@ -16,6 +16,7 @@ use crate::vocabulary::{BufferId, Costs, LaunchId, OpKey, QueueCount, QueueIndex
 
 mod agenda;
 mod armed;
+mod asked;
 mod cohorts;
 mod controls;
 mod ending;
@@ -42,6 +43,7 @@ mod urgency;
 
 use agenda::{Agenda, Intake, Launches};
 pub(crate) use armed::Hint;
+use asked::AskedLimits;
 use controls::Controls;
 use ending::outcome;
 pub(crate) use form::{Circumstances, LONGEST_PLAIN, Learned, is_plain_as_a_whole};
@@ -99,6 +101,8 @@ pub(crate) struct Engine {
     /// What it costs to take SMs. `progress.rs` writes it; `mod.rs` says that a launch has come, `planning.rs` that a decision was
     /// made.
     sm_costs: SmCosts,
+    /// Which limits were asked for; they decide nothing. Only `planning.rs` writes it.
+    asked: AskedLimits,
     /// Opaque work. Only `opaque.rs` writes it.
     opaque: Pieces,
     /// Kept for its capacity by `urgency.rs`.
@@ -133,6 +137,7 @@ impl Engine {
             agenda: Agenda::default(),
             decider: Decider::new(policy),
             sm_costs: SmCosts::default(),
+            asked: AskedLimits::default(),
             opaque: Pieces::default(),
             inheritance: Inheritance::default(),
             observers: Observers::default(),

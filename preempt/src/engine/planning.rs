@@ -11,7 +11,7 @@ use super::program::following;
 use super::progress::{Look, Looks};
 use super::{Action, Engine, Op, Refusal, arrival};
 use crate::error::caught;
-use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority, is_watched, kept};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy, Priority, is_watched};
 use crate::vocabulary::{Costs, LaunchId, OpKey};
 
 /// How long a policy may leave all SMs free while launches wait: a thousand times what it may save, and no user takes it for a
@@ -355,7 +355,7 @@ impl Engine {
     }
 
     /// What the policy asks for where streams ask for nothing.
-    pub fn policy_limit(&self) -> Option<Duration> {
+    fn policy_limit(&self) -> Option<Duration> {
         let policy = &self.decider.policy;
         // A policy that panics here is replaced when it does so elsewhere.
         caught(|| policy.latency_limit()).ok().flatten()
@@ -367,10 +367,15 @@ impl Engine {
     }
 
     /// The time in which blocks of others leave the SMs that a launch is given: what its stream asks for, or else the policy.
-    pub(super) fn limit(&self, key: OpKey) -> StopLimit {
+    pub(super) fn limit(&mut self, key: OpKey) -> StopLimit {
         let asked = self.ops.get(key).and_then(|op| op.effective.latency_limit);
         let limit = asked.or_else(|| self.policy_limit());
-        limit.map_or(StopLimit::SOONEST, kept)
+        limit.map_or(StopLimit::SOONEST, |limit| self.asked.add(limit))
+    }
+
+    /// What was asked for where a signal has this limit.
+    pub fn asked(&self, limit: StopLimit) -> Duration {
+        self.asked.of(limit)
     }
 
     /// The one of two launches that share all SMs whose SMs are in the books of guests. What is in some books stays there.

@@ -397,11 +397,11 @@ pub(crate) struct Urgency {
 
 /// Whether blocks look at how much is left of this limit. For one of zero they drain, and for the longest ones, too.
 pub(crate) fn is_watched(limit: Duration) -> bool {
-    ![StopLimit::ZERO, StopLimit::NEVER].contains(&kept(limit))
+    ![StopLimit::ZERO, StopLimit::NEVER].contains(&on_device(limit))
 }
 
-/// What the device keeps to where this limit is asked for.
-pub(crate) fn kept(limit: Duration) -> StopLimit {
+/// What signals have in the place of this limit.
+pub(crate) fn on_device(limit: Duration) -> StopLimit {
     StopLimit::within(limit.as_nanos().try_into().unwrap_or(u64::MAX))
 }
 

@@ -63,7 +63,8 @@ fn measured(results: &Results) -> Result<String> {
          {} of them have loops in which their block-tasks may be dropped, and get yield points there on request. These cost what the table \
          says, in kernels of short block-tasks most, and shorten the wait behind long ones. {} of the stops are of that form.\n\n{}\n\
          Requests of 8 blocks beside a batch, from the launch to the end, p50 / p99. Without yield points kernels \
-         give way at the ends of their block-tasks, as plain grids do to a stream of higher priority. *block* is a transformer's block \
+         give way at the ends of their block-tasks, as plain grids do to a stream of higher priority. Armed requests are announced 50 to 600 µs before, and the batch has yield \
+         points then where its kernels have some. *block* is a transformer's block \
          of Triton's kernels. *Slowdown*: the time of a run of the batch, less that of the requests, to that without requests in the same form.\n\n{}\n{}",
         of("kernels_equal")?,
         of("kernels")?,

@@ -34,6 +34,8 @@ pub struct Arm {
     batch: (Duration, u32),
     alone: (Duration, u32),
     pub yields: u32,
+    /// Requests that began without a call of the driver.
+    pub began_armed: u32,
 }
 
 impl Arm {
@@ -93,7 +95,7 @@ pub struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Loads the request's kernel, when nothing runs.
+    /// Loads the request's kernel, and records the program, when nothing runs.
     pub fn new(scheduler: &'a Scheduler, seed: u64) -> Result<Requests<'a>> {
         let mut done = Pinned::filled(0u32, BLOCKS as usize)?;
         let call = answer(1, &mut done).grid(BLOCKS);
@@ -115,7 +117,7 @@ impl<'a> Requests<'a> {
     pub fn idle(&mut self, samples: u32) -> Result<Samples> {
         let mut times = Samples::default();
         for _ in 0..samples {
-            thread::sleep(random_time(&mut self.random, GAP / 4));
+            spin_for(random_time(&mut self.random, GAP));
             clear(&mut self.done);
             let start = Instant::now();
             // SAFETY: no other work uses what it writes.
@@ -172,19 +174,22 @@ impl<'a> Requests<'a> {
             Ok(())
         })?;
         arm.alone = (arm.alone.0 + time, arm.alone.1 + runs);
-        let mut times = Samples::default();
+        let (mut times, mut began_armed) = (Samples::default(), 0);
         let (time, runs, yields) = self.beside(pair, has_points, |requests| {
             for _ in 0..samples {
-                spin_for(random_time(&mut requests.random, GAP));
+                let gap = random_time(&mut requests.random, GAP);
                 let announced = random_time(&mut requests.random, ANNOUNCED.1 - ANNOUNCED.0);
+                let announced = if is_armed { ANNOUNCED.0 + announced } else { Duration::ZERO };
+                spin_for(gap.saturating_sub(announced));
                 let call = answer(1, &mut requests.scheduled).grid(BLOCKS);
                 if is_armed {
                     requests.program.set(requests.place, call)?;
                     requests.program.arm()?;
-                    spin_for(ANNOUNCED.0 + announced);
+                    spin_for(announced);
                     let start = Instant::now();
-                    requests.program.launch()?.wait()?;
+                    let report = requests.program.launch()?.wait()?;
                     times.push(start.elapsed());
+                    began_armed += u32::from(report.armed);
                 } else {
                     let start = Instant::now();
                     requests.urgent.launch(call)?.wait()?;
@@ -195,6 +200,7 @@ impl<'a> Requests<'a> {
         })?;
         arm.batch = (arm.batch.0 + time, arm.batch.1 + runs);
         arm.yields += yields;
+        arm.began_armed += began_armed;
         arm.times.append(times);
         Ok(())
     }

@@ -118,30 +118,30 @@ pub fn kmeans_sums(
         while i < end {
             yield_point!();
             let mut is_one = [false; CHUNK];
-            let mut of = 0;
-            while of < CHUNK {
+            let mut k = 0;
+            while k < CHUNK {
                 // The last point again where there are fewer.
-                let at = if i + of < end { i + of } else { end - 1 };
+                let at = if i + k < end { i + k } else { end - 1 };
                 // SAFETY: `at` is below the number of points.
                 let member = unsafe { *membership.get_unchecked(at) };
-                is_one[of] = member == cluster && i + of < end;
-                of += 1;
+                is_one[k] = member == cluster && i + k < end;
+                k += 1;
             }
             let mut found = [0.0; CHUNK];
-            let mut of = 0;
-            while of < CHUNK {
-                if is_one[of] {
-                    let at = (i + of) * features as usize + feature as usize;
+            let mut k = 0;
+            while k < CHUNK {
+                if is_one[k] {
+                    let at = (i + k) * features as usize + feature as usize;
                     // SAFETY: there is a point, and `feature` is below the number of features.
-                    found[of] = unsafe { *points.get_unchecked(at) };
+                    found[k] = unsafe { *points.get_unchecked(at) };
                 }
-                of += 1;
+                k += 1;
             }
-            let mut of = 0;
-            while of < CHUNK {
-                sum += found[of];
-                count += is_one[of] as u32;
-                of += 1;
+            let mut k = 0;
+            while k < CHUNK {
+                sum += found[k];
+                count += is_one[k] as u32;
+                k += 1;
             }
             i += CHUNK;
         }

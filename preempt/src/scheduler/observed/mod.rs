@@ -1,7 +1,6 @@
 //! What is observed of launches: counts, a timeline, and events for other crates.
 
 pub(super) mod accounts;
-pub(super) mod asked;
 pub mod stats;
 mod telemetry;
 pub(super) mod trace;

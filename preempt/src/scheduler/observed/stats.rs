@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use preempt_device::abi::Stops as Posted;
 
-use crate::policy::Priority;
+use crate::policy::{Priority, on_device};
 
 /// What a scheduler has done since it was built; see [`Scheduler::stats`](crate::scheduler::Scheduler::stats).
 #[derive(Clone, Debug)]
@@ -81,8 +81,8 @@ pub struct Stops {
     pub limits: Vec<LimitStops>,
 }
 
-/// Stops with one limit. The device keeps to a limit that is up to an eighth shorter; where several that were asked for are the same
-/// to it, their stops count with the shortest.
+/// Stops with one limit. A signal has one that is up to an eighth shorter, less than 8 ns as none, and from 26 s on as one that all
+/// keep; where several are the same there, they count as the shortest of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitStops {
@@ -115,13 +115,15 @@ impl Stops {
         self.count += 1;
         self.violations += is_late;
         self.longest = self.longest.max(took);
-        let known = self.limits.iter().position(|of| of.limit == limit);
+        let code = on_device(limit);
+        let known = self.limits.iter().position(|of| on_device(of.limit) == code);
         let index = known.unwrap_or(self.limits.len());
         if index == self.limits.len() && index < MOST_LIMITS {
             let (count, violations, longest) = (0, 0, Duration::ZERO);
             self.limits.push(LimitStops { limit, count, violations, longest });
         }
         if let Some(of) = self.limits.get_mut(index) {
+            of.limit = of.limit.min(limit);
             of.count += 1;
             of.violations += is_late;
             of.longest = of.longest.max(took);
@@ -202,7 +204,10 @@ mod tests {
             (stops.limits[index].count, stops.limits[index].violations)
         };
         assert_eq!((of(&stops, 0), of(&stops, 1)), ((2, 1), (1, 0)));
-        (100..200).for_each(|limit| stops.count(us(limit), us(1000)));
-        assert_eq!((stops.count, stops.violations, stops.limits.len()), (103, 101, MOST_LIMITS));
+        // What is the same to signals.
+        stops.count(us(29), us(30));
+        assert_eq!((of(&stops, 1), stops.limits[1].limit), ((2, 1), us(29)));
+        (0..18).for_each(|doubled| stops.count(us(100 << doubled), Duration::MAX));
+        assert_eq!((stops.count, stops.violations, stops.limits.len()), (22, 20, MOST_LIMITS));
     }
 }

@@ -28,7 +28,6 @@ use crate::recording::Recording;
 use crate::scheduler::estimated::estimates::Estimates;
 use crate::scheduler::estimated::forecast::{Ended, Forecast};
 use crate::scheduler::observed::accounts::{Accounts, LaunchEntry};
-use crate::scheduler::observed::asked::AskedLimits;
 use crate::sync::{Condvar, Instant, Mutex, lock};
 use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueIndex};
 
@@ -226,7 +225,6 @@ pub(in crate::scheduler) struct Core {
     longest_plain: Duration,
     costs: Costs,
     limited: Limited,
-    asked: AskedLimits,
     /// Expected durations of launches.
     forecast: Forecast,
     /// Ended launches that the forecast has not learned from.
@@ -334,7 +332,6 @@ impl Core {
             longest_plain,
             costs,
             limited: Limited::None,
-            asked: AskedLimits::default(),
             forecast: Forecast::new(predictor),
             ended: Vec::new(),
             accounts: Accounts::new(device.properties().sms, trace),
@@ -557,11 +554,7 @@ impl Core {
             // Theirs has 32 bits, so it is no longer one from here on.
             let is_long = |&(_, took): &(_, Duration)| took.as_nanos() > u32::MAX.into();
             let stop = seen.filter(is_long).or(of_blocks).or(seen);
-            if stop.is_some() {
-                // Policies may ask for another limit at any time.
-                self.asked.add(self.engine.policy_limit());
-            }
-            let stop = stop.map(|(limit, took)| (self.asked.of(limit), took));
+            let stop = stop.map(|(limit, took)| (self.engine.asked(limit), took));
             let lost = self.device.inner.capabilities.time(stops.lost);
             let slot = self.kernel(order.op).map_or(0, |(launch, _)| launch.slot_bytes());
             self.accounts.stopped(&stops, (lost, slot), stop);

@@ -489,6 +489,7 @@ impl Shared {
                 }
                 self.combiner.attend();
                 if let Some(of) = &mut warm_up
+                    && !looked.happened
                     && of.is_due(now - warm)
                 {
                     if !of.go_on() {

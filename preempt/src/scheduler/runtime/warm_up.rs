@@ -25,7 +25,7 @@ use crate::predict::Online;
 /// Decisions, by their cost, between the begins of two warm-ups.
 ///
 /// A warm-up takes as long as seven, so one launch in fourteen comes during one, and waits for the rest of a part of it: on an
-/// H200's host the poller saw one launch in twenty 5 µs late or more, where a warm-up as a whole made that 13 to 16. Less often,
+/// H200's host the 95th percentile of the time until the poller sees a launch is 5 µs, and with whole warm-ups 13 to 16 µs. Less often,
 /// caches are colder when a launch comes. On the H100's host (a decision of 1 µs), an urgent launch after a pause of 12 to 23
 /// ms takes 74 µs without warm-ups, and 48 with them, in turns. In runs of their own it takes 55 with one each millisecond, 39
 /// to 47 with one each 100 µs, and 50 to 54 with one each 30 µs, when every fourth launch waits. (These are of warm-ups that were

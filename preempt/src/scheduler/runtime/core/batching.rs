@@ -141,7 +141,6 @@ impl Core {
                 };
                 let change = match change {
                     Change::LatencyLimit(limit) => {
-                        self.asked.add(limit);
                         if let Target::Stream(stream) = target {
                             self.limited.add(stream, limit);
                         }
@@ -177,7 +176,6 @@ impl Core {
     fn submit(&mut self, now: Duration, mut job: Job) {
         let own = job.urgency.priority;
         self.limited.add(job.stream, job.urgency.latency_limit);
-        self.asked.add(job.urgency.latency_limit);
         let mut calls = std::mem::take(&mut self.called);
         let mut stakes = Stakes {
             may_be_preempted: false,
