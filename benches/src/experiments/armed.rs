@@ -324,13 +324,6 @@ fn is_beside_victims(at: u32, tries: u32) -> bool {
     u64::from(at) * PARTS / u64::from(tries) % 2 == 1
 }
 
-fn spin(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        std::hint::spin_loop();
-    }
-}
-
 /// Arms a program again and again.
 fn at_random(
     bench: &Bench,
@@ -367,7 +360,7 @@ fn at_random(
                 }
                 counts.program.arm()?;
                 let most = if random.below(SELDOM) == 0 { LATE } else { SOON };
-                spin(super::random_time(&mut random, most));
+                super::spin(super::random_time(&mut random, most));
                 if random.below(8) == 0 {
                     counts.change(&mut random)?;
                     began.changed += 1;
@@ -376,7 +369,7 @@ fn at_random(
                 if random.below(8) > 0 {
                     let handle = counts.program.launch()?;
                     if random.below(8) == 0 {
-                        spin(super::random_time(&mut random, SOON));
+                        super::spin(super::random_time(&mut random, SOON));
                         handle.cancel();
                     }
                     let report = counts.end(&handle, &stream, tally)?;

@@ -1,7 +1,7 @@
 //! Which latency limits were asked for.
 //!
-//! A signal has place for some limits only, of which it gets the nearest one that is no longer ([`StopLimit::within`]): up to an
-//! eighth shorter. What counts as late is later than what was asked for.
+//! A signal has four significant bits of a limit ([`StopLimit::within`]), rounded down, so its limit is up to an eighth shorter. A
+//! stop counts as late if it took longer than what was asked for.
 
 use std::time::Duration;
 

@@ -206,7 +206,7 @@ pub fn periodic(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) ->
         progress.step();
     }
     let stops = site.scheduler.stats().stops;
-    // Another one may be the same to signals: one that is up to an eighth shorter.
+    // Signals have the same for a limit that is up to an eighth shorter, and stops count with the shortest.
     let is_it = |limit: Duration| limit <= LIMIT && limit >= LIMIT * 7 / 8;
     let longest = stops.limits.iter().find(|stops| is_it(stops.limit));
     let sms = site.scheduler.device().properties().sms;

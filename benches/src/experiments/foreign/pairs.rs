@@ -11,7 +11,7 @@ use preempt_microkernels::answer;
 use preempt_test_kit::Random;
 
 use super::super::cuda::spin_until;
-use super::super::{KERNELS, SetOnDrop, random_time};
+use super::super::{KERNELS, SetOnDrop, random_time, spin};
 use super::subject::Subject;
 use crate::samples::Samples;
 
@@ -66,14 +66,6 @@ fn is_answered(done: &Pinned<u32>) -> bool {
     (0..BLOCKS as usize).all(|block| done.get(block) == 1)
 }
 
-/// As a stream's batch has its thread awake when a request comes, so has the scheduler's.
-fn spin_for(time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        std::hint::spin_loop();
-    }
-}
-
 fn clear(done: &mut Pinned<u32>) {
     (0..BLOCKS as usize).for_each(|block| done.set(block, 0));
 }
@@ -117,7 +109,7 @@ impl<'a> Requests<'a> {
     pub fn idle(&mut self, samples: u32) -> Result<Samples> {
         let mut times = Samples::default();
         for _ in 0..samples {
-            spin_for(random_time(&mut self.random, GAP));
+            spin(random_time(&mut self.random, GAP));
             clear(&mut self.done);
             let start = Instant::now();
             // SAFETY: no other work uses what it writes.
@@ -180,12 +172,12 @@ impl<'a> Requests<'a> {
                 let gap = random_time(&mut requests.random, GAP);
                 let announced = random_time(&mut requests.random, ANNOUNCED.1 - ANNOUNCED.0);
                 let announced = if is_armed { ANNOUNCED.0 + announced } else { Duration::ZERO };
-                spin_for(gap.saturating_sub(announced));
+                spin(gap.saturating_sub(announced));
                 let call = answer(1, &mut requests.scheduled).grid(BLOCKS);
                 if is_armed {
                     requests.program.set(requests.place, call)?;
                     requests.program.arm()?;
-                    spin_for(announced);
+                    spin(announced);
                     let start = Instant::now();
                     let report = requests.program.launch()?.wait()?;
                     times.push(start.elapsed());

@@ -81,8 +81,8 @@ pub struct Stops {
     pub limits: Vec<LimitStops>,
 }
 
-/// Stops with one limit. A signal has one that is up to an eighth shorter, less than 8 ns as none, and from 26 s on as one that all
-/// keep; where several are the same there, they count as the shortest of them.
+/// Stops with one limit. In signals limits are rounded down, by up to an eighth. Below 8 ns they are zero there, and from 26 s on every
+/// stop keeps them. Stops with limits that are then the same count with the shortest of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitStops {

@@ -64,7 +64,7 @@ pub(super) struct WarmUp {
     tasks: u32,
     /// Time from one to the next.
     pub period: Duration,
-    /// The urgent launch of the one that is under way, and looks that are left of it.
+    /// The urgent launch of a warm-up that is under way, and how many looks are left.
     under_way: Option<(Arc<Completion>, u32)>,
 }
 
