@@ -87,7 +87,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Where the memory of buffers comes from.
     fn memory(&self) -> &dyn DeviceMemory;
 
-    /// Puts a grid into a queue, without waiting for the device. A refused launch leaves nothing behind.
+    /// Puts a grid into a queue, without waiting for the device. A refused launch leaves nothing behind. `meets_others`
+    /// says whether its blocks and those of launches beside it may meet on an SM.
     ///
     /// # Safety
     ///
@@ -99,6 +100,7 @@ pub(crate) trait Backend: Send + Sync {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
+        meets_others: bool,
     ) -> Result<(), Error>;
 
     /// Makes what launches of programs need, whatever the arguments of their kernels: an owner for each. What is captured is

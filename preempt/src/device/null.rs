@@ -106,6 +106,7 @@ impl Backend for NullBackend {
         queue: u32,
         _: &Arc<KernelLaunch>,
         grid: Grid,
+        _: bool,
     ) -> Result<(), Error> {
         let (post, ticket, tasks) = match grid {
             Grid::Cohort(cohort) => (cohort.post, cohort.ticket, cohort.tasks),

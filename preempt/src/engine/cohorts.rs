@@ -249,6 +249,19 @@ impl Engine {
         blocks.fold(0, u32::saturating_add)
     }
 
+    /// Whether blocks of a launch whose word will grant these SMs, and those of launches beside it, may meet on an SM.
+    fn meets_others(&self, key: OpKey, keeps_to: SmRange) -> bool {
+        let launch = self.ops.get(key).and_then(|op| op.launch.as_ref());
+        // Two launches on all SMs meet by intention.
+        let Some(launch) = launch.filter(|of| !of.shares && self.launches.known > 1) else {
+            return false;
+        };
+        // What it has, or will take over.
+        let range = if launch.range.is_empty() { launch.handover } else { launch.range };
+        self.ledger.has_others(range)
+            && (keeps_to == SmRange::ALL || self.strangers_on(range, key) > 0)
+    }
+
     /// Puts a cohort into a queue.
     pub(super) fn put(
         &mut self,
@@ -259,14 +272,16 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let (after, over, keeps_to) = match place {
             CohortPlace::Free { keeps_to, over } => (None, over, keeps_to),
             CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue)),
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
+        // Which SMs a launch behind a gate will have is not known.
+        let meets_others = !gated && self.meets_others(key, keeps_to);
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
         let task = launch.spec.block_task(sms).filter(|_| !launch.spec.plain);
@@ -299,6 +314,7 @@ impl Engine {
             gated,
             over,
             tells_progress,
+            meets_others,
         }));
     }
 

@@ -49,6 +49,9 @@ pub(crate) struct CohortOrder {
     pub over: Option<OpKey>,
     /// Whether its blocks tell the host how far they are.
     pub tells_progress: bool,
+    /// Whether blocks of it and of launches beside it may meet on an SM, because no word keeps the ones or the others to the
+    /// SMs of their launch.
+    pub meets_others: bool,
 }
 
 /// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is

@@ -364,7 +364,8 @@ impl Session {
         };
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
-        let launched = unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) };
+        let &CohortOrder { op, queue, meets_others, .. } = order;
+        let launched = unsafe { self.device.backend.launch(op, queue, launch, grid, meets_others) };
         if launched.is_err() && order.gated {
             // The caller knows of no gate then, and what comes next there would wait for its limit.
             self.device.backend.close_gate(Gate::of(order));
@@ -683,6 +684,7 @@ mod tests {
             gated: false,
             over: None,
             tells_progress: false,
+            meets_others: false,
         };
         let out = posts.each_ref().map(|post| {
             let mut out =

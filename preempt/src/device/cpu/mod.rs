@@ -275,6 +275,7 @@ impl Backend for CpuDevice {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
+        _: bool,
     ) -> Result<(), Error> {
         let (words, slots) = (&self.shared.words, self.shared.slots.len() as u32);
         let grid = PendingGrid::new(op, launch.clone(), grid, words.queue(queue), slots);

@@ -315,6 +315,7 @@ impl Backend for Arc<Model> {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
+        _: bool,
     ) -> Result<(), Error> {
         let word = self.words.queue(queue);
         let grid = PendingGrid::new(op, launch.clone(), grid, word, self.settings.sms);

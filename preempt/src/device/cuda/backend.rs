@@ -154,12 +154,13 @@ impl Backend for CudaDevice {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
+        meets_others: bool,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
             match grid {
-                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort),
-                Grid::Plain(plain) => self.launch_plain(queue, launch, plain),
+                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort, meets_others),
+                Grid::Plain(plain) => self.launch_plain(queue, launch, plain, meets_others),
             }
         }
     }

@@ -12,7 +12,7 @@ use preempt_device::host::Args;
 use super::CudaDevice;
 use super::context::call;
 use super::events::{Ends, Event};
-use super::kernels::Launchable;
+use super::kernels::{CARVEOUT_MAX_SHARED, Launchable};
 use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
@@ -59,6 +59,20 @@ fn early_start() -> CUlaunchAttribute {
         id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         pad: [0; 4],
         value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    }
+}
+
+/// Has an SM's memory divided so that it has as much shared memory as it can have.
+///
+/// A block comes to an SM with blocks only if their kernel had the memory divided in a way that suits its own. Persistent blocks
+/// stay, and the hardware puts them wherever there is room. So the next kernel of a launch beside them would wait until they
+/// have left, for as long as their launch lasts, on the SMs that are its own. All kernels that share the device have the same
+/// division therefore. What that costs is cache: on an H200 28 KiB are left of it.
+fn most_shared() -> CUlaunchAttribute {
+    CUlaunchAttribute {
+        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { sharedMemCarveout: CARVEOUT_MAX_SHARED.unsigned_abs() },
     }
 }
 
@@ -111,15 +125,20 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         cohort: Cohort,
+        meets_others: bool,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let launchable = self.kernels.of(launch)?;
         let Launchable { function, cohort: place, cooperates, waits, shared_on_sm, .. } =
             launchable;
+        let divides = meets_others && self.kernels.divides_for_launches();
+        let shared_on_sm = if divides { self.kernels.shared_per_sm() } else { shared_on_sm };
         self.gates.note(queue, cohort.blocks, shared_on_sm);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
-        let mut attribute = early_start();
+        let mut attributes = [early_start(), most_shared()];
+        // An early start is asked for even if the queue is empty: the driver takes less time for it.
+        let attributes = &mut attributes[usize::from(!waits)..1 + usize::from(divides)];
         let config = CUlaunchConfig {
             gridDimX: cohort.blocks,
             gridDimY: 1,
@@ -129,9 +148,8 @@ impl CudaDevice {
             blockDimZ: launch.block.z,
             sharedMemBytes: launch.shared_bytes() + launchable.added_shared,
             hStream: self.queues.stream(queue).raw(),
-            attrs: &raw mut attribute,
-            // The attribute is set even if the queue is empty: the driver takes less time for it.
-            numAttrs: u32::from(waits),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         with_parameters(Some(Placed(&cohort, place)), &launch.args, |parameters| {
             let (config, function) = (&raw const config, function.0);
@@ -156,27 +174,36 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         plain: PlainGrid,
+        meets_others: bool,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
         let Launchable { plain: entry, shared_on_sm, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
+        let divides = meets_others && self.kernels.divides_for_launches();
+        let shared_on_sm = if divides { self.kernels.shared_per_sm() } else { shared_on_sm };
         self.gates.note(queue, plain.tasks, shared_on_sm);
-        let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
-        let raw = self.queues.stream(queue).raw();
+        let mut attributes = [most_shared()];
+        let [x, y, z] = plain.extents;
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.block.x,
+            blockDimY: launch.block.y,
+            blockDimZ: launch.block.z,
+            sharedMemBytes: shared,
+            hStream: self.queues.stream(queue).raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::from(divides),
+        };
         let event = self.events.take()?;
         let launched = with_parameters(None, &launch.args, |parameters| {
-            let function = entry.0;
-            let none = ptr::null_mut();
+            let (config, function) = (&raw const config, entry.0);
             // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
             unsafe {
-                call!(
-                    context,
-                    cuLaunchKernel(
-                        function, x, y, z, block.x, block.y, block.z, shared, raw, parameters, none
-                    )
-                )
+                call!(context, cuLaunchKernelEx(config, function, parameters, ptr::null_mut()))
             }
         });
         if let Err(error) = launched {

@@ -79,6 +79,30 @@ fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
     assert!(engine.ops[ops[1]].launch.as_ref().is_some_and(|launch| launch.thin));
 }
 
+/// Kernels whose blocks may meet on an SM have its memory divided alike: a block keeps those out that want it otherwise.
+#[test]
+fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
+    let mut actions = Vec::new();
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));
+    let mut submit = |stream: u32, priority: i32, tasks: u32| {
+        let op =
+            engine.submit(Duration::ZERO, submission(stream, priority, four(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let order = launched(&actions, op).pop().expect("on the device");
+        (order.signal.range() == SmRange::ALL, order.meets_others)
+    };
+    assert_eq!(submit(0, 1, 1), (true, false), "alone");
+    assert_eq!(submit(1, 0, 100), (false, true), "the first one has blocks anywhere");
+    assert_eq!(submit(2, 2, 1), (true, true), "it has blocks anywhere");
+    assert_eq!(submit(3, 3, 100), (true, false), "it takes all SMs");
+
+    // Once the other one is over, it has none beside it.
+    let (mut engine, ops, first) = beside_a_small_one(false);
+    let grown = launched(&out(&mut engine, ops[0], 0, 1), ops[1]);
+    let met = [first].iter().chain(&grown).map(|order| order.meets_others).collect::<Vec<_>>();
+    assert_eq!(met, [true, false]);
+}
+
 #[test]
 fn a_long_launch_of_few_blocks_beside_another_one_is_confined() {
     let few = |took| LaunchSpec { predicted: Some(Duration::from_micros(took)), ..four(2) };
