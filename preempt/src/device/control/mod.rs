@@ -362,9 +362,9 @@ impl Session {
                 Grid::Cohort(if order.gated { self.gated(order, cohort)? } else { cohort })
             }
         };
+        let &CohortOrder { op, queue, meets_others, .. } = order;
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
-        let &CohortOrder { op, queue, meets_others, .. } = order;
         let launched = unsafe { self.device.backend.launch(op, queue, launch, grid, meets_others) };
         if launched.is_err() && order.gated {
             // The caller knows of no gate then, and what comes next there would wait for its limit.

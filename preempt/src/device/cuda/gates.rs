@@ -188,6 +188,12 @@ impl Gates {
         self.beside[queue as usize].store(word, Ordering::Relaxed);
     }
 
+    /// The bytes of shared memory on an SM that were noted last for a queue.
+    pub fn shared_on_sm(&self, queue: u32) -> u32 {
+        // The lower half.
+        self.beside[queue as usize].load(Ordering::Relaxed) as u32
+    }
+
     /// Whether the grid with most blocks in these queues has much shared memory on an SM.
     pub fn are_beside_large(&self, busy: impl Iterator<Item = u32>) -> bool {
         let beside = busy.map(|queue| self.beside[queue as usize].load(Ordering::Relaxed)).max();

@@ -28,10 +28,7 @@ const SHARED_PER_BLOCK: u32 = 1 << 10;
 
 /// For [`FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`].
 const CARVEOUT_DEFAULT: i32 = -1;
-pub(super) const CARVEOUT_MAX_SHARED: i32 = 100;
-
-/// The version of CUDA whose drivers, and later ones, can be told how to divide an SM's memory for a single launch.
-const DIVIDES_FOR_A_LAUNCH: i32 = 12_050;
+const CARVEOUT_MAX_SHARED: i32 = 100;
 
 /// What the preemptible entry of a kernel with a checkpoint has in the PTX (`preempt_device::target`).
 const CHECKPOINT: &str = "// preempt.checkpoint";
@@ -55,7 +52,6 @@ pub(super) struct Kernels {
     sm: Sm,
     /// Whether the GPU can start a grid before the one before it is over.
     starts_early: bool,
-    divides_for_launches: bool,
     shared_per_block: u32,
     shared_per_sm: u32,
     /// Every module that was ever loaded, by where its text is.
@@ -139,7 +135,6 @@ impl Kernels {
             context: context.clone(),
             sm,
             starts_early: 10 * major >= EARLY_CAPABILITY,
-            divides_for_launches: context.driver().version()? >= DIVIDES_FOR_A_LAUNCH,
             shared_per_block,
             shared_per_sm,
             loaded: Mutex::default(),
@@ -246,16 +241,6 @@ impl Kernels {
             Some(launchable) => Ok(launchable),
             None => self.prepare(kernel, block, key),
         }
-    }
-
-    /// Whether a single launch can have an SM's memory divided otherwise than its kernel has.
-    pub fn divides_for_launches(&self) -> bool {
-        self.divides_for_launches
-    }
-
-    /// Bytes of shared memory that an SM can have.
-    pub fn shared_per_sm(&self) -> u32 {
-        self.shared_per_sm
     }
 
     /// What this launch needs.

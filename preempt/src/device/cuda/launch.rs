@@ -12,7 +12,7 @@ use preempt_device::host::Args;
 use super::CudaDevice;
 use super::context::call;
 use super::events::{Ends, Event};
-use super::kernels::{CARVEOUT_MAX_SHARED, Launchable};
+use super::kernels::Launchable;
 use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
@@ -62,20 +62,6 @@ fn early_start() -> CUlaunchAttribute {
     }
 }
 
-/// Has an SM's memory divided so that it has as much shared memory as it can have.
-///
-/// A block comes to an SM with blocks only if their kernel had the memory divided in a way that suits its own. Persistent blocks
-/// stay, and the hardware puts them wherever there is room. So the next kernel of a launch beside them would wait until they
-/// have left, for as long as their launch lasts, on the SMs that are its own. All kernels that share the device have the same
-/// division therefore. What that costs is cache: on an H200 28 KiB are left of it.
-fn most_shared() -> CUlaunchAttribute {
-    CUlaunchAttribute {
-        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-        pad: [0; 4],
-        value: CUlaunchAttributeValue { sharedMemCarveout: CARVEOUT_MAX_SHARED.unsigned_abs() },
-    }
-}
-
 /// Where a preemptible entry has its cohort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CohortPlace {
@@ -115,6 +101,16 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
+    /// The bytes of shared memory that an SM is to have for a grid whose blocks there need `own`, if it is not as the kernel asks
+    /// for.
+    fn division(&self, own: u32, meets_others: bool) -> Option<u32> {
+        let beside = meets_others.then(|| {
+            let busy = self.shared.watch.busy_queues().into_iter();
+            busy.map(|queue| self.gates.shared_on_sm(queue))
+        });
+        self.divisions.of(own, beside)
+    }
+
     /// Puts a cohort into a queue.
     ///
     /// # Safety
@@ -132,13 +128,12 @@ impl CudaDevice {
         let launchable = self.kernels.of(launch)?;
         let Launchable { function, cohort: place, cooperates, waits, shared_on_sm, .. } =
             launchable;
-        let divides = meets_others && self.kernels.divides_for_launches();
-        let shared_on_sm = if divides { self.kernels.shared_per_sm() } else { shared_on_sm };
-        self.gates.note(queue, cohort.blocks, shared_on_sm);
+        let division = self.division(shared_on_sm, meets_others);
+        self.gates.note(queue, cohort.blocks, division.unwrap_or(shared_on_sm));
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
-        let mut attributes = [early_start(), most_shared()];
+        let mut attributes = [early_start(), self.divisions.attribute(division.unwrap_or(0))];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
-        let attributes = &mut attributes[usize::from(!waits)..1 + usize::from(divides)];
+        let attributes = &mut attributes[usize::from(!waits)..1 + usize::from(division.is_some())];
         let config = CUlaunchConfig {
             gridDimX: cohort.blocks,
             gridDimY: 1,
@@ -181,10 +176,9 @@ impl CudaDevice {
         let shared = launch.shared_bytes();
         let Launchable { plain: entry, shared_on_sm, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
-        let divides = meets_others && self.kernels.divides_for_launches();
-        let shared_on_sm = if divides { self.kernels.shared_per_sm() } else { shared_on_sm };
-        self.gates.note(queue, plain.tasks, shared_on_sm);
-        let mut attributes = [most_shared()];
+        let division = self.division(shared_on_sm, meets_others);
+        self.gates.note(queue, plain.tasks, division.unwrap_or(shared_on_sm));
+        let mut attribute = self.divisions.attribute(division.unwrap_or(0));
         let [x, y, z] = plain.extents;
         let config = CUlaunchConfig {
             gridDimX: x,
@@ -195,8 +189,8 @@ impl CudaDevice {
             blockDimZ: launch.block.z,
             sharedMemBytes: shared,
             hStream: self.queues.stream(queue).raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: u32::from(divides),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(division.is_some()),
         };
         let event = self.events.take()?;
         let launched = with_parameters(None, &launch.args, |parameters| {

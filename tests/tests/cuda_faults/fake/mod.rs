@@ -508,7 +508,8 @@ driver! {
         parameters: *mut *mut c_void, extra: *mut *mut c_void
     ) {
         let config = &*config;
-        launch(function, [config.gridDimX, 1, 1], config.blockDimX, config.hStream, parameters)
+        let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+        launch(function, grid, config.blockDimX, config.hStream, parameters)
     }
     fn cuMemAlloc_v2(address: *mut sys::CUdeviceptr, bytes: usize) {
         await_grids();
