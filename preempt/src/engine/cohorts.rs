@@ -8,7 +8,7 @@ use super::ledger::{self, intersection};
 use super::program::following;
 use super::shape::{Place, Shape, Takeover};
 use super::{Action, Engine, Launch, Op, Phase};
-use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
+use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex, QueueSet, queue_bit};
 
 /// Where a cohort goes.
 pub(super) enum CohortPlace {
@@ -52,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Tells blocks again that have more time than `limit` to leave an SM, which a launch is given now and their launch has lost
-    /// before.
+    /// Tells blocks again that have more time than `limit` to leave an SM, which a launch is given now and their launch has
+    /// lost before.
     pub(super) fn hasten(&mut self, sm: u32, limit: StopLimit, actions: &mut Vec<Action>) {
         for queue in 0..self.queues.count().total() {
             if self.queues.is_slower(queue, limit) && self.queues.has_lost(queue, sm) {
@@ -159,8 +159,8 @@ impl Engine {
         self.go_on_behind(queue);
     }
 
-    /// Whether a launch of a higher priority has SMs beside this one, under a policy that goes by order. A policy may go by another
-    /// order than that of priorities: then it is confined where it would not have to be, and filled up later.
+    /// Whether a launch of a higher priority has SMs beside this one, under a policy that goes by order. A policy may go by
+    /// another order than that of priorities: then it is confined where it would not have to be, and filled up later.
     fn is_beside_urgent(&self, key: OpKey) -> bool {
         let Some(Op { effective, .. }) = self.ops.get(key) else { return false };
         let is_urgent = |(_, op, _): (QueueIndex, OpKey, usize)| {
@@ -249,17 +249,27 @@ impl Engine {
         blocks.fold(0, u32::saturating_add)
     }
 
-    /// Whether blocks of a launch whose word will grant these SMs, and those of launches beside it, may meet on an SM.
-    fn meets_others(&self, key: OpKey, keeps_to: SmRange) -> bool {
-        let launch = self.ops.get(key).and_then(|op| op.launch.as_ref());
-        // Two launches on all SMs meet by intention.
-        let Some(launch) = launch.filter(|of| !of.shares && self.launches.known > 1) else {
-            return false;
-        };
+    /// The queues whose blocks those of a launch may meet on an SM, if its word grants these SMs: of launches beside it.
+    fn meets(&self, key: OpKey, keeps_to: SmRange) -> QueueSet {
+        let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get(key) else { return 0 };
+        // Which launches share all SMs is decided by how fast they are together, with the divisions that their kernels ask for.
+        if launch.shares || self.launches.known <= 1 {
+            return 0;
+        }
         // What it has, or will take over.
         let range = if launch.range.is_empty() { launch.handover } else { launch.range };
-        self.ledger.has_others(range)
-            && (keeps_to == SmRange::ALL || self.strangers_on(range, key) > 0)
+        if !self.ledger.has_others(range) {
+            return 0;
+        }
+        let sms = self.ledger.sms();
+        let may_meet = |&(head, op, _): &(QueueIndex, OpKey, usize)| {
+            // Those ahead of it in its stream have left when it begins.
+            let is_other = self.ops.get(op).is_some_and(|op| op.stream != *stream);
+            let has_strays = !intersection(self.queues.range(head), range, sms).is_empty();
+            is_other && (keeps_to == SmRange::ALL || has_strays)
+        };
+        let others = self.queues.heads().filter(may_meet);
+        others.fold(0, |set, (head, ..)| set | queue_bit(head))
     }
 
     /// Puts a cohort into a queue.
@@ -278,8 +288,8 @@ impl Engine {
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
-        // Which SMs a launch behind a gate will have is not known.
-        let meets_others = !gated && self.meets_others(key, keeps_to);
+        // A launch behind a gate begins at any time, beside others than now.
+        let meets = if gated { 0 } else { self.meets(key, keeps_to) };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let is_first = launch.handed.is_none() && hands > 0;
@@ -314,7 +324,7 @@ impl Engine {
             gated,
             over,
             tells_progress,
-            meets_others,
+            meets,
         }));
     }
 

@@ -208,7 +208,7 @@ impl<'a> Rig<'a> {
             gated: false,
             over: None,
             tells_progress: false,
-            meets_others: false,
+            meets: 0,
         }
     }
 

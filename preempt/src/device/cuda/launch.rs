@@ -1,6 +1,7 @@
 //! Launches: cohorts and plain grids.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr;
 
 use cudarc::driver::sys::{
@@ -17,6 +18,7 @@ use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
+use crate::vocabulary::{QueueSet, queue_bit};
 
 /// Parameters: a launch with at most this number needs no allocation.
 const FEW_PARAMETERS: usize = 64;
@@ -62,6 +64,11 @@ fn early_start() -> CUlaunchAttribute {
     }
 }
 
+/// Which of two attributes a launch has: each of them or none.
+fn asked(first: bool, second: bool) -> Range<usize> {
+    usize::from(!first)..1 + usize::from(second)
+}
+
 /// Where a preemptible entry has its cohort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CohortPlace {
@@ -101,14 +108,20 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
-    /// The bytes of shared memory that an SM is to have for a grid whose blocks there need `own`, if it is not as the kernel asks
-    /// for.
-    fn division(&self, own: u32, meets_others: bool) -> Option<u32> {
-        let beside = meets_others.then(|| {
-            let busy = self.shared.watch.busy_queues().into_iter();
-            busy.map(|queue| self.gates.shared_on_sm(queue))
-        });
-        self.divisions.of(own, beside)
+    /// Notes a grid that is put into a queue, with its blocks and the bytes of shared memory that those on an SM need. Returns
+    /// the bytes that the SM is to have where blocks of other queues are met there; `None` for what the kernel asks for.
+    pub(super) fn divide(
+        &self,
+        queue: u32,
+        blocks: u32,
+        need: u32,
+        meets: QueueSet,
+    ) -> Option<u32> {
+        let met = (0..u64::BITS).filter(|&queue| meets & queue_bit(queue) != 0);
+        let others = met.map(|queue| self.gates.shared_on_sm(queue)).max();
+        let division = self.divisions.of(need, others);
+        self.gates.note(queue, blocks, division.unwrap_or(need));
+        division
     }
 
     /// Puts a cohort into a queue.
@@ -121,19 +134,18 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         cohort: Cohort,
-        meets_others: bool,
+        meets: QueueSet,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let launchable = self.kernels.of(launch)?;
         let Launchable { function, cohort: place, cooperates, waits, shared_on_sm, .. } =
             launchable;
-        let division = self.division(shared_on_sm, meets_others);
-        self.gates.note(queue, cohort.blocks, division.unwrap_or(shared_on_sm));
+        let division = self.divide(queue, cohort.blocks, shared_on_sm, meets);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attributes = [early_start(), self.divisions.attribute(division.unwrap_or(0))];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
-        let attributes = &mut attributes[usize::from(!waits)..1 + usize::from(division.is_some())];
+        let attributes = &mut attributes[asked(waits, division.is_some())];
         let config = CUlaunchConfig {
             gridDimX: cohort.blocks,
             gridDimY: 1,
@@ -169,15 +181,14 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         plain: PlainGrid,
-        meets_others: bool,
+        meets: QueueSet,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
         let Launchable { plain: entry, shared_on_sm, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
-        let division = self.division(shared_on_sm, meets_others);
-        self.gates.note(queue, plain.tasks, division.unwrap_or(shared_on_sm));
+        let division = self.divide(queue, plain.tasks, shared_on_sm, meets);
         let mut attribute = self.divisions.attribute(division.unwrap_or(0));
         let [x, y, z] = plain.extents;
         let config = CUlaunchConfig {
@@ -230,6 +241,13 @@ impl CudaDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_launch_has_the_attributes_that_are_asked_for() {
+        let of = |first, second| &['a', 'b'][asked(first, second)];
+        assert_eq!([of(false, false), of(true, false)], [&[][..], &['a'][..]]);
+        assert_eq!([of(false, true), of(true, true)], [&['b'][..], &['a', 'b'][..]]);
+    }
 
     fn parameters(values: u32, place: CohortPlace) -> Vec<usize> {
         let mut args = Args::default();

@@ -5,8 +5,8 @@ use preempt_device::abi::COHORT_SLOTS;
 use super::races::{spec, submission};
 use super::world::QUEUES;
 use super::*;
-use crate::policy::Fifo;
-use crate::vocabulary::{CohortOrder, QueueCount};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
+use crate::vocabulary::{CohortOrder, QueueCount, queue_bit};
 
 /// A launch of `tasks` block-tasks; an SM holds four of its blocks.
 fn four(tasks: u32) -> LaunchSpec {
@@ -89,18 +89,73 @@ fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
             engine.submit(Duration::ZERO, submission(stream, priority, four(tasks)), &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
         let order = launched(&actions, op).pop().expect("on the device");
-        (order.signal.range() == SmRange::ALL, order.meets_others)
+        (order.signal.range() == SmRange::ALL, order.meets, queue_bit(order.queue))
     };
-    assert_eq!(submit(0, 1, 1), (true, false), "alone");
-    assert_eq!(submit(1, 0, 100), (false, true), "the first one has blocks anywhere");
-    assert_eq!(submit(2, 2, 1), (true, true), "it has blocks anywhere");
-    assert_eq!(submit(3, 3, 100), (true, false), "it takes all SMs");
+    let (is_anywhere, meets, first) = submit(0, 1, 1);
+    assert_eq!((is_anywhere, meets), (true, 0), "alone");
+    let (is_anywhere, meets, second) = submit(1, 0, 100);
+    assert_eq!((is_anywhere, meets), (false, first), "the first one has blocks anywhere");
+    let (is_anywhere, meets, _) = submit(2, 2, 1);
+    assert_eq!((is_anywhere, meets), (true, first | second), "it has blocks anywhere");
+    assert_eq!(submit(3, 3, 100).1, 0, "it takes all SMs");
 
     // Once the other one is over, it has none beside it.
     let (mut engine, ops, first) = beside_a_small_one(false);
     let grown = launched(&out(&mut engine, ops[0], 0, 1), ops[1]);
-    let met = [first].iter().chain(&grown).map(|order| order.meets_others).collect::<Vec<_>>();
+    let met = [first].iter().chain(&grown).map(|order| order.meets != 0).collect::<Vec<_>>();
     assert_eq!(met, [true, false]);
+}
+
+/// The first stream has the first two SMs, and another one the next two.
+#[derive(Default)]
+struct Twos(Vec<(u32, LaunchId)>);
+
+impl Policy for Twos {
+    fn name(&self) -> &str {
+        "two each"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.0.push((launch.stream, launch.id));
+    }
+
+    fn departed(&mut self, _: Duration, launch: LaunchId) {
+        self.0.retain(|of| of.1 != launch);
+    }
+
+    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
+        for &(stream, launch) in &self.0 {
+            let from = if stream == 0 { 0 } else { 2 };
+            plan.grant(launch, SmRange::new(from, from + 2));
+        }
+    }
+}
+
+#[test]
+fn blocks_of_launches_that_keep_to_their_sms_do_not_meet() {
+    let mut actions = Vec::new();
+    let mut engine = Engine::new(8, QUEUES, Costs::h200(), Box::new(Twos::default()));
+    let mut submit = |engine: &mut Engine, stream: u32, tasks: u32| {
+        let op = engine.submit(Duration::ZERO, submission(stream, 0, four(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        (op, launched(&actions, op).pop())
+    };
+    // Nothing keeps its block to its SMs, so the other launch begins beside it.
+    let (small, _) = submit(&mut engine, 0, 1);
+    let (_, other) = submit(&mut engine, 1, 100);
+    let other = other.expect("on the device");
+    assert!(other.signal.range() == SmRange::new(2, 4) && other.meets != 0, "{other:?}");
+    out(&mut engine, small, 0, 1);
+    // Now both keep to their SMs, and so does what is queued behind one of them, whose own queue is none of another launch.
+    let (_, first) = submit(&mut engine, 0, 100);
+    let first = first.expect("on the device");
+    assert_eq!((first.signal.range(), first.meets), (SmRange::new(0, 2), 0));
+    let (second, _) = submit(&mut engine, 0, 100);
+    let mut actions = Vec::new();
+    engine.go_ahead(Duration::ZERO, &mut actions);
+    let ahead = launched(&actions, second);
+    let [ahead] = ahead[..] else { panic!("{ahead:?}") };
+    assert_eq!((ahead.after.is_some(), ahead.meets), (true, 0));
 }
 
 #[test]
