@@ -1,27 +1,29 @@
 //! Kernels that other compilers made: the cost of the preemptible form, its results over many stops, and urgent requests beside it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
+use preempt::SchedulerBuilder;
 use preempt::policy::StaticPriority;
 use preempt::ptx::{Droppable, Options, Verdict, transform_with};
-use preempt::{Buffer, Call, Footprint, ForeignKernel, Preemption, Scheduler, SchedulerBuilder};
-use preempt_microkernels::answer;
 use preempt_report::{digits, microseconds};
 use preempt_test_kit::Random;
 use serde_json::{Value, json};
 
+use self::beside::{Beside, beside};
 use self::cases::{CORPUS, Case, OWN};
 use self::corpus::Corpus;
-use self::pairs::{Arm, Manner, Pair, Requests};
-use self::subject::{Subject, task_time};
-use super::corun::LEARNING;
-use super::{Bench, Experiment, Outcome, Rows, line, random_time};
+use self::measured::{Form, Measured, Storming, timed};
+use self::pairs::Arm;
+use self::subject::Subject;
+use super::{Bench, Experiment, Outcome, Rows, line};
 use crate::progress::Progress;
-use crate::samples::{Samples, geometric_mean, ratio, show};
+use crate::samples::{geometric_mean, ratio, show};
 
+mod beside;
 mod cases;
 mod corpus;
+mod measured;
 mod pairs;
 mod subject;
 
@@ -175,147 +177,6 @@ fn name(case: &Case) -> String {
     mangled[digits..].chars().take(length).collect()
 }
 
-/// A kernel's row.
-struct Measured {
-    name: String,
-    case: &'static Case,
-    tasks: u32,
-    kernel: ForeignKernel,
-    footprint: Footprint,
-    original: Samples,
-    /// In the order of [`Form`]. That with yield points has none if the kernel has none.
-    forms: [Samples; 4],
-    is_plain: bool,
-    yield_points: usize,
-    /// Without yield points, and with them.
-    storms: [Storm; 2],
-    is_equal: bool,
-}
-
-/// How a kernel is launched through the scheduler.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Form {
-    Plain,
-    Preemptible,
-    Default,
-    Yielding,
-}
-
-impl Form {
-    const ALL: [Form; 4] = [Form::Plain, Form::Preemptible, Form::Default, Form::Yielding];
-
-    fn preemption(self) -> Preemption {
-        match self {
-            Form::Plain => Preemption::Plain,
-            Form::Default => Preemption::Auto,
-            Form::Preemptible | Form::Yielding => Preemption::Preemptible,
-        }
-    }
-}
-
-/// Runs that urgent launches interrupt.
-#[derive(Default)]
-struct Storm {
-    runs: u32,
-    /// How often the kernel lost its SMs in mid-kernel.
-    stops: u32,
-    urgent: Samples,
-    /// Runs whose outputs differ from the original's.
-    wrong: u32,
-}
-
-impl Measured {
-    /// The time in a form to that of the plain one.
-    fn ratio_of(&self, form: Form) -> Option<f64> {
-        let samples = &self.forms[form as usize];
-        let time = (samples.len() > 0).then(|| samples.p50())?;
-        ratio(time, self.plain())
-    }
-
-    fn ratio(&self) -> Option<f64> {
-        self.ratio_of(Form::Preemptible)
-    }
-
-    fn plain(&self) -> Duration {
-        self.forms[Form::Plain as usize].p50()
-    }
-
-    fn stops(&self) -> u32 {
-        self.storms.iter().map(|storm| storm.stops).sum()
-    }
-
-    fn task(&self, sms: u32) -> Duration {
-        let resident = sms * self.footprint.plain.blocks_per_sm;
-        task_time(self.plain(), self.tasks, resident)
-    }
-
-    fn line(&self, sms: u32) -> Vec<String> {
-        let Footprint { plain, preemptible, .. } = self.footprint;
-        let shown = |form| {
-            self.ratio_of(form).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
-        };
-        let [urgent, beside_points] = self.storms.each_ref().map(|storm| storm.urgent.summary());
-        let has_points = self.yield_points > 0;
-        line([
-            &self.name,
-            self.case.group,
-            &self.tasks.to_string(),
-            &show(self.task(sms)),
-            &show(self.original.p50()),
-            &show(self.plain()),
-            &shown(Form::Preemptible),
-            &shown(Form::Default),
-            &shown(Form::Yielding),
-            &format!("{} → {}", plain.registers, preemptible.registers),
-            &format!("{} → {}", plain.blocks_per_sm, preemptible.blocks_per_sm),
-            &self.stops().to_string(),
-            &show(urgent.p50),
-            &show(urgent.p99),
-            &(if has_points { show(beside_points.p99) } else { "-".to_owned() }),
-            if self.is_equal { "yes" } else { "NO" },
-        ])
-    }
-
-    fn json(&self, sms: u32) -> Value {
-        let Footprint { plain, preemptible, .. } = self.footprint;
-        let urgent = self.storms.each_ref().map(|storm| storm.urgent.summary());
-        let times = self.forms.each_ref().map(|samples| microseconds(samples.p50()));
-        let [plain_p50, preemptible_p50, default_p50, _] = times;
-        let mut row = json!({
-            "kernel": self.name,
-            "group": self.case.group,
-            "verdict": self.kernel.verdict().to_string(),
-            "block_tasks": self.tasks,
-            "task_us": microseconds(self.task(sms)),
-            "samples": self.original.len(),
-            "original_p50_us": microseconds(self.original.p50()),
-            "plain_p50_us": plain_p50,
-            "preemptible_p50_us": preemptible_p50,
-            "default_p50_us": default_p50,
-            "ratio": self.ratio(),
-            "ratio_to_original": ratio(self.forms[1].p50(), self.original.p50()),
-            "ratio_default": self.ratio_of(Form::Default),
-            "ratio_yielding": self.ratio_of(Form::Yielding),
-            "default_is_plain": self.is_plain,
-            "yield_points": self.yield_points,
-            "registers": [plain.registers, preemptible.registers],
-            "local_bytes": [plain.local_bytes, preemptible.local_bytes],
-            "blocks_per_sm": [plain.blocks_per_sm, preemptible.blocks_per_sm],
-            "runs": self.storms.iter().map(|storm| storm.runs).sum::<u32>(),
-            "stops": self.storms[0].stops,
-            "urgent_p50_us": microseconds(urgent[0].p50),
-            "urgent_p99_us": microseconds(urgent[0].p99),
-            "equal": self.is_equal,
-        });
-        if self.yield_points > 0 {
-            row["stops_yielding"] = json!(self.storms[1].stops);
-            row["urgent_yielding_p50_us"] = json!(microseconds(urgent[1].p50));
-            row["urgent_yielding_p99_us"] = json!(microseconds(urgent[1].p99));
-        }
-        row
-    }
-}
-
 fn builder(bench: &Bench, corpus: &Corpus) -> Result<SchedulerBuilder> {
     let builder = bench.spinning_builder(StaticPriority::new(), SPIN)?;
     Ok(corpus.given_to(builder))
@@ -357,216 +218,6 @@ fn measured(bench: &Bench, corpus: &Corpus, cases: &[&'static Case]) -> Result<O
     }
     let pairs = beside(&scheduler, bench, corpus, (requests, groups))?;
     outcome(corpus, sms, &kernels, &unstable, &pairs)
-}
-
-/// Times the forms in turn, after the rounds in which the scheduler learns what they cost.
-fn timed(scheduler: &Scheduler, subject: &Subject, samples: u32) -> Result<Measured> {
-    let stream = scheduler.stream(0);
-    let mut row = Measured {
-        name: name(subject.case),
-        case: subject.case,
-        tasks: subject.tasks(),
-        kernel: subject.kernel,
-        footprint: subject.footprint,
-        original: Samples::default(),
-        forms: Default::default(),
-        is_plain: false,
-        yield_points: subject.yield_points(),
-        storms: Default::default(),
-        is_equal: true,
-    };
-    for round in 0..samples + LEARNING {
-        let original = subject.original()?;
-        // In another order in each round.
-        for turn in 0..Form::ALL.len() {
-            let form = Form::ALL[(turn + round as usize) % Form::ALL.len()];
-            let call = match form {
-                Form::Yielding => subject.yielding.as_ref(),
-                _ => Some(&subject.call),
-            };
-            let Some(call) = call else { continue };
-            let is_checked = round < 2;
-            if is_checked {
-                subject.reset(&stream)?;
-            }
-            let (time, report) = subject.scheduled(&stream, call, form.preemption())?;
-            if is_checked {
-                row.is_equal &= subject.is_equal(&stream)?;
-            }
-            scheduler.synchronize()?;
-            if round >= LEARNING {
-                row.forms[form as usize].push(time);
-            }
-            if form == Form::Default {
-                row.is_plain = report.plain;
-            }
-        }
-        if round >= LEARNING {
-            row.original.push(original);
-        }
-    }
-    Ok(row)
-}
-
-/// Runs a kernel while urgent launches take the device.
-struct Storming<'a> {
-    scheduler: &'a Scheduler,
-    subject: &'a Subject,
-    ticks: &'a mut Buffer<u32>,
-    random: &'a mut Random,
-}
-
-impl Storming<'_> {
-    /// Stops it so often, in so many launches at most. `time` is that of the kernel.
-    fn run(
-        &mut self,
-        call: &Call<'static>,
-        time: Duration,
-        (stops, launches): (u32, u32),
-    ) -> Result<Storm> {
-        let (batch, urgent) = (self.scheduler.stream(0), self.scheduler.stream(1));
-        let mut storm = Storm::default();
-        while storm.stops < stops && storm.runs < launches {
-            self.subject.reset(&batch)?;
-            let launched = batch.launch(call.clone().preemption(Preemption::Preemptible))?;
-            for _ in 0..2 {
-                let pause = random_time(self.random, time / 2);
-                let start = Instant::now();
-                while start.elapsed() < pause {
-                    std::hint::spin_loop();
-                }
-                let start = Instant::now();
-                // As many blocks of 1024 threads as the device holds.
-                let blocks = self.ticks.len() as u32;
-                urgent.launch(answer(storm.runs + 1, &mut *self.ticks).grid(blocks))?.wait()?;
-                storm.urgent.push(start.elapsed());
-            }
-            storm.stops += launched.wait()?.yields;
-            storm.runs += 1;
-            if !self.subject.is_equal(&batch)? {
-                storm.wrong += 1;
-            }
-        }
-        Ok(storm)
-    }
-}
-
-/// Requests beside one batch.
-struct Beside {
-    name: String,
-    task: Duration,
-    idle: Samples,
-    ours: Arm,
-    /// With yield points, if a kernel of the batch has some.
-    yielding: Option<Arm>,
-    /// With armed requests; with yield points, too, where there are some.
-    armed: Arm,
-    priorities: Arm,
-}
-
-impl Beside {
-    /// Stream priorities' p99 to that of an arm.
-    fn gain(&self, arm: &Arm) -> Option<f64> {
-        ratio(self.priorities.times.summary().p99, arm.times.summary().p99)
-    }
-
-    fn arms(&self) -> impl Iterator<Item = (&'static str, &Arm)> {
-        let yielding = self.yielding.iter().map(|arm| ("preempt, yield points", arm));
-        let others = [("preempt, armed", &self.armed), ("stream priority", &self.priorities)];
-        [("preempt", &self.ours)].into_iter().chain(yielding).chain(others)
-    }
-}
-
-/// Kernels with long block-tasks, each of which is the batch of a pair.
-const LONG: [&str; 9] = [
-    "tiled_matmul",
-    "tensor_matmul",
-    "stack_walk",
-    "n_body",
-    "n_body_tiled",
-    "matmul",
-    "matmul_small",
-    "attention",
-    "attention_causal",
-];
-
-/// The kernels of a transformer's block, all of Triton's.
-const BLOCK: [&str; 9] = [
-    "layer_norm",
-    "matmul",
-    "rotary",
-    "attention",
-    "matmul",
-    "layer_norm",
-    "matmul",
-    "gelu",
-    "matmul",
-];
-
-fn beside(
-    scheduler: &Scheduler,
-    bench: &Bench,
-    corpus: &Corpus,
-    (requests, groups): (u32, u32),
-) -> Result<Vec<Beside>> {
-    let all: Vec<&'static Case> = match bench.corpus {
-        Some(_) => OWN.iter().chain(CORPUS).collect(),
-        None => OWN.iter().collect(),
-    };
-    let find = |name: &str| {
-        let of_triton = |case: &&&'static Case| case.entry == name && case.group == "triton";
-        let triton = all.iter().find(of_triton);
-        triton.or_else(|| all.iter().find(|case| case.entry == name)).copied()
-    };
-    let mut batches: Vec<(String, Vec<&'static Case>)> =
-        LONG.iter().filter_map(|&name| Some((name.to_owned(), vec![find(name)?]))).collect();
-    if let Some(steps) = BLOCK.iter().map(|name| find(name)).collect::<Option<Vec<_>>>() {
-        batches.push(("block".to_owned(), steps));
-    }
-    let progress = Progress::new("requests", batches.len() as u64);
-    let sms = scheduler.device().properties().sms;
-    let stream = scheduler.stream(0);
-    let mut found = Vec::new();
-    for (name, steps) in batches {
-        let mut subjects = Vec::new();
-        for case in steps {
-            subjects.extend(Subject::new(scheduler, corpus, case, bench.seed as u32)?);
-        }
-        let mut task = Duration::ZERO;
-        for subject in &subjects {
-            let mut alone = Samples::default();
-            for _ in 0..LEARNING {
-                alone.push(subject.scheduled(&stream, &subject.call, Preemption::Plain)?.0);
-            }
-            let resident = sms * subject.footprint.plain.blocks_per_sm;
-            task = task.max(task_time(alone.p50(), subject.tasks(), resident));
-        }
-        let mut arms = Requests::new(scheduler, bench.seed)?;
-        let pair = Pair { steps: subjects.iter().collect() };
-        let has_points = subjects.iter().any(|subject| subject.yielding.is_some());
-        let mut row = Beside {
-            name,
-            task,
-            idle: arms.idle(requests)?,
-            ours: Arm::default(),
-            yielding: has_points.then(Arm::default),
-            armed: Arm::default(),
-            priorities: Arm::default(),
-        };
-        for _ in 0..groups {
-            arms.by_priorities(&pair, requests, &mut row.priorities)?;
-            let manner = |has_points, is_armed| Manner { has_points, is_armed };
-            arms.by_scheduler(&pair, manner(false, false), requests, &mut row.ours)?;
-            if let Some(arm) = &mut row.yielding {
-                arms.by_scheduler(&pair, manner(true, false), requests, arm)?;
-            }
-            arms.by_scheduler(&pair, manner(has_points, true), requests, &mut row.armed)?;
-            scheduler.synchronize()?;
-        }
-        found.push(row);
-        progress.step();
-    }
-    Ok(found)
 }
 
 fn outcome(
@@ -706,6 +357,7 @@ fn outcome(
 
 #[cfg(test)]
 mod tests {
+    use super::beside::{BLOCK, LONG};
     use super::*;
 
     #[test]
