@@ -25,9 +25,12 @@ struct Args {
     /// there. To be run in the root of the repository.
     #[arg(long, conflicts_with = "results")]
     pages: bool,
-    /// Fails if these are not what the results say.
+    /// Fails if these are not what the results say, or a result is of no clean commit.
     #[arg(long, conflicts_with_all = ["results", "pages"])]
     check: bool,
+    /// Fails, too, if the results are of more than one commit.
+    #[arg(long, requires = "check")]
+    one_commit: bool,
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,9 @@ fn run(args: &Args) -> Result<()> {
     let root = Path::new("");
     if args.check {
         pages::check(root)?;
+        if args.one_commit {
+            pages::check_one_commit(root)?;
+        }
     }
     if args.pages {
         for pages::Page { path, text } in pages::pages(root)? {

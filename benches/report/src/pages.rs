@@ -3,10 +3,11 @@
 //!
 //! A section's sentences are text; its figures come from a file in `benches/results/`, which it names.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 mod chimera;
 mod claims;
@@ -95,13 +96,22 @@ pub fn pages(repository: &Path) -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// Fails if a page is not what the results say, and names its first line that differs.
+/// Fails if a page is not what the results say, and names its first line that differs. Fails, too, if results were measured
+/// with changes that were not committed.
 ///
 /// # Errors
 ///
 /// Then, and those of [`pages`].
 pub fn check(repository: &Path) -> Result<()> {
-    for Page { path, text } in pages(repository)? {
+    let pages = pages(repository)?;
+    for (commit, files) in commits(repository)? {
+        ensure!(
+            is_clean(&commit),
+            "{} measured {commit}, which is no commit: commit first, and measure again",
+            files.join(", "),
+        );
+    }
+    for Page { path, text } in pages {
         let found = fs::read_to_string(&path).unwrap_or_default();
         if found != text {
             let same = found.lines().zip(text.lines()).take_while(|(one, other)| one == other);
@@ -113,6 +123,41 @@ pub fn check(repository: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Fails if not all results are of one commit, and names those of each.
+///
+/// # Errors
+///
+/// Then, and if results cannot be read.
+pub fn check_one_commit(repository: &Path) -> Result<()> {
+    let commits = commits(repository)?;
+    if commits.len() > 1 {
+        let list = commits.iter().map(|(of, files)| format!("\n{of}: {}", files.join(", ")));
+        bail!(
+            "results are of {} commits, and figures of different commits are not to be compared:{}",
+            commits.len(),
+            list.collect::<String>()
+        );
+    }
+    Ok(())
+}
+
+/// Whether it is the hash of a commit, and nothing was changed since.
+fn is_clean(commit: &str) -> bool {
+    commit.len() >= 7 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The files of results by the commit that they measured.
+fn commits(repository: &Path) -> Result<BTreeMap<String, Vec<String>>> {
+    let folder = Folder::new(repository.join("benches/results"));
+    let mut commits = BTreeMap::<_, Vec<_>>::new();
+    for name in folder.names()? {
+        let results = folder.get(&name)?;
+        let commit = results.text("commit").unwrap_or("nothing that it names").to_owned();
+        commits.entry(commit).or_default().push(results.file);
+    }
+    Ok(commits)
 }
 
 fn tables(folder: &Folder) -> Result<String> {

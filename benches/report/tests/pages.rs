@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use preempt_report::pages::{Page, check, pages};
+use preempt_report::pages::{Page, check, check_one_commit, pages};
 use serde_json::{Value, json};
 
 fn repository() -> PathBuf {
@@ -41,6 +41,38 @@ fn results_page(root: &Path) -> String {
 #[test]
 fn the_pages_are_what_the_results_say() {
     check(&repository()).unwrap();
+}
+
+#[test]
+fn results_with_changes_that_were_not_committed_are_refused() {
+    let root = copy("dirty");
+    edit(
+        &root.join("benches/results/storm-gpu.json"),
+        "\"commit\": \"",
+        "\"commit\": \"0123abc-dirty",
+    );
+    let error = check(&root).unwrap_err().to_string();
+    assert!(error.contains("storm-gpu.json measured 0123abc-dirty"), "{error}");
+}
+
+#[test]
+fn results_of_a_second_commit_are_named() {
+    let root = copy("commits");
+    let files =
+        fs::read_dir(root.join("benches/results")).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    for path in &files {
+        let mut results: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        results["commit"] = json!("0123abc");
+        fs::write(path, results.to_string()).unwrap();
+    }
+    check_one_commit(&root).unwrap();
+    let other = &files[0];
+    edit(other, "0123abc", "0123abd");
+    let error = check_one_commit(&root).unwrap_err().to_string();
+    let name = other.file_name().unwrap().to_str().unwrap();
+    assert!(error.contains("2 commits") && error.contains(&format!("0123abd: {name}")), "{error}");
 }
 
 #[test]

@@ -20,8 +20,8 @@ pub const HEIGHT: usize = ROWS;
 /// Atoms between two yield points; the number of atoms is a multiple of it.
 pub const CHUNK: usize = 4;
 
-/// Atoms between two checkpoints, which take 7 µs on an H200. A vote of the block costs more than a yield point without a barrier,
-/// so that there are fewer. A block leaves at the second vote after a signal, at the latest.
+/// Atoms between two checkpoints, which take 7 µs on an H200. A vote of the block costs more than a yield point without a
+/// barrier, so that there are fewer. A block leaves at the second vote after a signal, at the latest.
 const SAVING_CHUNK: usize = 6;
 
 /// The least square of an atom's distance from the plane.
