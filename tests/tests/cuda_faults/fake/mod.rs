@@ -509,7 +509,7 @@ driver! {
     ) {
         let config = &*config;
         if !are_known(config) {
-            return sys::CUresult::CUDA_ERROR_INVALID_VALUE as u32;
+            return INVALID_VALUE;
         }
         let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
         launch(function, grid, config.blockDimX, config.hStream, parameters)
@@ -676,7 +676,7 @@ driver! {
         let (width, height) = (copy.WidthInBytes, copy.Height);
         let pitches = [copy.dstPitch, copy.srcPitch];
         if pitches.into_iter().any(|pitch| pitch < width || pitch > i32::MAX as usize) {
-            return sys::CUresult::CUDA_ERROR_INVALID_VALUE as u32;
+            return INVALID_VALUE;
         }
         (*stream.cast::<FakeStream>()).copy_rows(to, from, pitches, (width, height))
     }
