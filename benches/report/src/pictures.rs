@@ -7,24 +7,30 @@ use serde_json::Value;
 use crate::chart::Picture;
 
 mod antt;
+mod armed;
 pub(crate) mod chimera;
+mod choice;
 mod coschedule;
 mod fairness;
 mod foreign;
 mod latency;
+mod launch;
+mod libraries;
 mod mix;
 mod overhead;
 mod pool;
 mod prediction;
 mod priority;
 mod sim;
+mod soak;
 mod spatial;
+mod storm;
 mod urgent_inference;
 
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 14] = [
+const SUITES: [(&str, Draw); 20] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
@@ -39,6 +45,12 @@ const SUITES: [(&str, Draw); 14] = [
     ("foreign", foreign::picture),
     ("pool", pool::picture),
     ("sim", sim::picture),
+    ("launch", launch::picture),
+    ("choice", choice::picture),
+    ("libraries", libraries::picture),
+    ("armed", armed::picture),
+    ("storm", storm::picture),
+    ("soak", soak::picture),
 ];
 
 /// Whether there is a picture of this suite.

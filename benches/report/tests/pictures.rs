@@ -241,9 +241,9 @@ fn values_that_no_axis_can_have_are_left_out() {
 
 #[test]
 fn suites_without_a_picture_are_refused_with_those_that_have_one() {
-    let error = ensure_picture("storm").unwrap_err().to_string();
-    assert!(error.contains("`storm`") && error.contains("fairness"), "{error}");
-    assert!(papers::comparison(&results("storm", vec![json!({})], json!({}))).is_none());
+    let error = ensure_picture("verify").unwrap_err().to_string();
+    assert!(error.contains("`verify`") && error.contains("fairness"), "{error}");
+    assert!(papers::comparison(&results("verify", vec![json!({})], json!({}))).is_none());
     for suite in ["priority", "antt", "fairness", "prediction", "mix", "coschedule"] {
         ensure_picture(suite).unwrap();
         assert!(papers::comparison(&results(suite, vec![], json!({}))).is_some());
@@ -282,9 +282,9 @@ fn broken_files_are_refused_in_words() {
         ("cut", "{ \"suite\": \"mix\"".to_owned(), "is no JSON"),
         ("nameless", "{}".to_owned(), "they name no suite"),
         (
-            "launch",
-            results("launch", vec![row.clone()], json!({})).to_string(),
-            "no picture of the suite `launch`",
+            "verify",
+            results("verify", vec![row.clone()], json!({})).to_string(),
+            "no picture of the suite `verify`",
         ),
         ("rowless", "{ \"suite\": \"mix\" }".to_owned(), "have no rows"),
         ("empty", results("mix", vec![], json!({})).to_string(), "have no rows"),
@@ -498,4 +498,77 @@ fn sim_has_a_point_for_each_turnaround() {
     let circles = document.descendants().filter(|node| node.has_tag_name("circle"));
     // And one for each arm in the legend.
     assert_eq!(circles.count(), 3 * 2 + 2);
+}
+
+#[test]
+fn launch_has_a_bar_for_each_side_and_form() {
+    let task = |name: &str, kernel: &str, side: &str, p50: f64| json!({ "name": name, "kernel": kernel, "side": side, "p50_us": p50 });
+    let form = |form: &str| json!({ "form": form, "p50_us": 9.0, "p99_us": 20.0 });
+    let rows = vec![
+        task("stream", "busy, 132 blocks of 128 threads", "preempt", 12.0),
+        task("stream", "busy, 132 blocks of 128 threads", "driver", 11.0),
+        json!({ "of": "a graph", "call": "update", "p50_us": 0.8 }),
+        form("plain launch"),
+        form("program, armed"),
+        form("program, not armed"),
+    ];
+    let (bars, texts) = svg_of(&results("launch", rows, json!({})));
+    // Those of the first panel are of the colours of the second one's, too.
+    assert_eq!(bars, [1 + 3, 1 + 3]);
+    has(&texts, &["stream, 132 blocks", "preempt", "driver", "program, armed", "p99"]);
+}
+
+#[test]
+fn choice_has_a_bar_for_each_arm_and_tells_what_is_lost_with_yield_points() {
+    let row = |points: bool, arm: &str| {
+        json!({ "yield_points": points, "sms": 1, "arm": arm, "urgent_p50_us": 50.0, "urgent_p99_us": 99.0,
+                "lost_mean_us": 7.0 })
+    };
+    let arms = [false, true].map(|points| ["first", "cheapest"].map(|arm| row(points, arm)));
+    let (bars, texts) = svg_of(&results("choice", arms.concat(), json!({})));
+    assert_eq!(bars, [2 + 2 + 1, 2 + 2 + 1]);
+    has(&texts, &["1 SM, none", "1 SM, yield points", "cheapest"]);
+}
+
+#[test]
+fn libraries_has_a_bar_for_each_arm_and_size() {
+    let row = |size: u32, arm: &str| json!({ "size": size, "arm": arm, "p50_us": 50.0, "p99_us": 99.0, "batch": 1.1 });
+    let rows = [1024, 2048].map(|size| ["streams", "preempt"].map(|arm| row(size, arm)));
+    let (bars, texts) = svg_of(&results("libraries", rows.concat(), json!({})));
+    assert_eq!(bars, [3 * 2, 3 * 2]);
+    has(&texts, &["1024", "2048", "streams", "preempt"]);
+}
+
+#[test]
+fn armed_tells_what_armed_programs_cost_others_and_calls_of_threads() {
+    let beside = |what: &str, armed: u32| json!({ "what": what, "armed": armed, "over_none": 1.1 });
+    let mut rows =
+        ["victim", "short launch"].map(|what| [0, 4].map(|armed| beside(what, armed))).concat();
+    rows.push(json!({ "what": "in the driver", "call": "load a module", "p50_us": 70.0, "max_us": 900.0 }));
+    rows.push(json!({ "what": "at random", "beside": "idle", "tries": 10, "began_armed": 9 }));
+    let (bars, texts) = svg_of(&results("armed", rows, json!({})));
+    assert_eq!(bars, [2 + 1, 2 + 1]);
+    has(&texts, &["victim", "short launch", "load a module", "longest"]);
+}
+
+#[test]
+fn soak_shows_memory_over_its_parts_where_it_is_known() {
+    let row = |part: u32, free: Option<f64>| json!({ "part": part, "resident_mb": 240.0, "free_mb": free });
+    let of = |free: Option<f64>| {
+        svg_of(&results("soak", [1, 2].map(|part| row(part, free)).to_vec(), json!({}))).1
+    };
+    has(&of(Some(9000.0)), &["Memory of the process", "Free memory of the device"]);
+    let texts = of(None);
+    has(&texts, &["Memory of the process"]);
+    assert!(!texts.iter().any(|text| text == "Free memory of the device"), "{texts:?}");
+}
+
+#[test]
+fn storm_shows_what_blocks_did_where_it_is_counted() {
+    let row = |name: &str, count: u64| json!({ "name": name, "drains": count, "drops": count, "switches": count });
+    let rows = vec![row("random ranges", 9000), row("cancelled", 0)];
+    let (bars, texts) = svg_of(&results("storm", rows, json!({})));
+    assert_eq!(bars, [1, 1, 1]);
+    has(&texts, &["random ranges", "drained", "switched"]);
+    assert!(!texts.iter().any(|text| text == "cancelled"), "{texts:?}");
 }
