@@ -48,9 +48,9 @@ fn a_file_that_cannot_be_written_is_an_error_before_anything_runs() {
 
 #[test]
 fn a_picture_that_there_is_not_is_an_error_before_anything_runs() {
-    let output = run(&["launch", "--quick", "--svg", "launch.svg"]);
+    let output = run(&["verify", "--quick", "--svg", "verify.svg"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("no picture of the suite `launch`"), "{}", errors(&output));
+    assert!(errors(&output).contains("no picture of the suite `verify`"), "{}", errors(&output));
     assert!(output.stdout.is_empty());
 }
 
