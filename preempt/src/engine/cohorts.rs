@@ -249,7 +249,10 @@ impl Engine {
         blocks.fold(0, u32::saturating_add)
     }
 
-    /// The queues whose blocks those of a launch may meet on an SM, if its word grants these SMs: of launches beside it.
+    /// The queues whose blocks those of a launch may meet on an SM, if its word grants these SMs: of launches beside it, and of those
+    /// that have lost its SMs and have time to leave. An SM of the latter takes blocks while others leave, if both kernels divide
+    /// its memory alike, and none before the last one has left otherwise. That takes as long as a block-task. Blocks without such
+    /// time are out so soon that it costs less than cache.
     fn meets(&self, key: OpKey, keeps_to: SmRange) -> QueueSet {
         let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get(key) else { return 0 };
         // Which launches share all SMs is decided by how fast they are together, with the divisions that their kernels ask for.
@@ -258,15 +261,15 @@ impl Engine {
         }
         // What it has, or will take over.
         let range = if launch.range.is_empty() { launch.handover } else { launch.range };
-        if !self.ledger.has_others(range) {
-            return 0;
-        }
-        let sms = self.ledger.sms();
+        let (sms, has_others) = (self.ledger.sms(), self.ledger.has_others(range));
         let may_meet = |&(head, op, _): &(QueueIndex, OpKey, usize)| {
             // Those ahead of it in its stream have left when it begins.
             let is_other = self.ops.get(op).is_some_and(|op| op.stream != *stream);
-            let has_strays = !intersection(self.queues.range(head), range, sms).is_empty();
-            is_other && (keeps_to == SmRange::ALL || has_strays)
+            let granted = self.queues.range(head);
+            let has_time =
+                granted == SmRange::EMPTY && self.queues.is_slower(head, StopLimit::SOONEST);
+            let has_strays = !intersection(granted, range, sms).is_empty();
+            is_other && (has_time || has_others && (keeps_to == SmRange::ALL || has_strays))
         };
         let others = self.queues.heads().filter(may_meet);
         others.fold(0, |set, (head, ..)| set | queue_bit(head))

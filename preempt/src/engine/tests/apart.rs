@@ -106,6 +106,25 @@ fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
     assert_eq!(met, [true, false]);
 }
 
+#[test]
+fn blocks_meet_those_that_have_time_to_leave_the_same_sms() {
+    let meets_first = |latency_limit: Option<Duration>| {
+        let mut actions = Vec::new();
+        let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
+        let first = engine.submit(Duration::ZERO, submission(0, 0, four(100)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let mut urgent = submission(1, 1, four(100));
+        urgent.urgency.latency_limit = latency_limit;
+        let urgent = engine.submit(Duration::ZERO, urgent, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let [first, urgent] = [first, urgent].map(|op| launched(&actions, op)[0]);
+        assert!(urgent.meets & !queue_bit(first.queue) == 0, "{urgent:?}");
+        urgent.meets != 0
+    };
+    assert!(meets_first(Some(Duration::from_millis(1))) && meets_first(Some(Duration::ZERO)));
+    assert!(!meets_first(None), "they leave as soon as possible");
+}
+
 /// The first stream has the first two SMs, and another one the next two.
 #[derive(Default)]
 struct Twos(Vec<(u32, LaunchId)>);
