@@ -249,10 +249,10 @@ impl Engine {
         blocks.fold(0, u32::saturating_add)
     }
 
-    /// The queues whose blocks those of a launch may meet on an SM, if its word grants these SMs: of launches beside it, and of those
-    /// that have lost its SMs and have time to leave. An SM of the latter takes blocks while others leave, if both kernels divide
-    /// its memory alike, and none before the last one has left otherwise. That takes as long as a block-task. Blocks without such
-    /// time are out so soon that it costs less than cache.
+    /// The queues whose blocks those of a launch may meet on an SM, if its word grants these SMs: of launches beside it, and of
+    /// those that have lost its SMs and have time to leave. An SM of the latter takes blocks while others leave, if both
+    /// kernels divide its memory alike, and none before the last one has left otherwise. That takes as long as a block-task.
+    /// Blocks without such time are out so soon that it costs less than cache.
     fn meets(&self, key: OpKey, keeps_to: SmRange) -> QueueSet {
         let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get(key) else { return 0 };
         // Which launches share all SMs is decided by how fast they are together, with the divisions that their kernels ask for.

@@ -50,7 +50,8 @@ pub(crate) struct CohortOrder {
     /// Whether its blocks tell the host how far they are.
     pub tells_progress: bool,
     /// The queues whose blocks its own may meet on an SM when it begins, as it looks when it is queued: those of launches
-    /// beside it, where no word keeps the ones or the others to the SMs of their launch, and those that have time to leave its SMs.
+    /// beside it, where no word keeps the ones or the others to the SMs of their launch, and those that have time to leave its
+    /// SMs.
     pub meets: QueueSet,
 }
 
