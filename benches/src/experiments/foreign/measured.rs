@@ -215,7 +215,7 @@ pub struct Storming<'a> {
 }
 
 impl Storming<'_> {
-    /// Stops it so often, in so many launches at most. `time` is that of the kernel.
+    /// Stops it this often, in this many launches at most. `time` is that of the kernel.
     pub fn run(
         &mut self,
         call: &Call<'static>,
