@@ -21,13 +21,14 @@ fn scheduler() -> Scheduler {
 
 #[test]
 fn verdicts_need_no_device() {
-    let accepted: [(&str, &[Rule]); 6] = [
+    let accepted: [(&str, &[Rule]); 7] = [
         ("elementwise", &[]),
         ("block_sums", &[]),
         ("early_exit", &[Rule::EarlyExit]),
         ("reversed", &[Rule::SlotBehindDynamicShared, Rule::SharedSize]),
         ("histogram", &[]),
         ("rows", &[]),
+        ("waits_unseen", &[]),
     ];
     for (entry, rules) in accepted {
         let transformed = transform(SAMPLES, &[entry]).expect("it is there");
