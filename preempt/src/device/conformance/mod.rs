@@ -208,7 +208,6 @@ impl<'a> Rig<'a> {
             gated: false,
             over: None,
             tells_progress: false,
-            meets: 0,
         }
     }
 
