@@ -325,12 +325,14 @@ mod tests {
         let notes = KeepingPredictor::default();
         let (scheduler, seen) = three(|builder| builder.predictor(notes.clone()));
         assert_eq!(seen, [20, 20, 10].map(|grid| Some(Duration::from_secs(grid))));
+        assert!(scheduler.predictor_error().is_none());
+        scheduler.synchronize().expect("nothing went wrong");
+        // It is told after the launch's handle is.
+        drop(scheduler);
         assert_eq!(
             *notes.told.lock().expect("no panic"),
             [20, 20, 10].map(|grid| (grid, 2 * 2560))
         );
-        assert!(scheduler.predictor_error().is_none());
-        scheduler.synchronize().expect("nothing went wrong");
     }
 
     #[test]
