@@ -8,7 +8,7 @@ use super::ledger::{self, intersection};
 use super::program::following;
 use super::shape::{Place, Shape, Takeover};
 use super::{Action, Engine, Launch, Op, Phase};
-use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex};
+use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex, QueueSet, queue_bit};
 
 /// Where a cohort goes.
 pub(super) enum CohortPlace {
@@ -52,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Tells blocks again that have more time than `limit` to leave an SM, which a launch is given now and their launch has lost
-    /// before.
+    /// Tells blocks again that have more time than `limit` to leave an SM, which a launch is given now and their launch has
+    /// lost before.
     pub(super) fn hasten(&mut self, sm: u32, limit: StopLimit, actions: &mut Vec<Action>) {
         for queue in 0..self.queues.count().total() {
             if self.queues.is_slower(queue, limit) && self.queues.has_lost(queue, sm) {
@@ -159,8 +159,8 @@ impl Engine {
         self.go_on_behind(queue);
     }
 
-    /// Whether a launch of a higher priority has SMs beside this one, under a policy that goes by order. A policy may go by another
-    /// order than that of priorities: then it is confined where it would not have to be, and filled up later.
+    /// Whether a launch of a higher priority has SMs beside this one, under a policy that goes by order. A policy may go by
+    /// another order than that of priorities: then it is confined where it would not have to be, and filled up later.
     fn is_beside_urgent(&self, key: OpKey) -> bool {
         let Some(Op { effective, .. }) = self.ops.get(key) else { return false };
         let is_urgent = |(_, op, _): (QueueIndex, OpKey, usize)| {
@@ -249,6 +249,32 @@ impl Engine {
         blocks.fold(0, u32::saturating_add)
     }
 
+    /// The queues whose blocks those of a launch may meet on an SM, if its word grants these SMs: of launches beside it, and of
+    /// those that have lost its SMs and have time to leave. An SM of the latter takes blocks while others leave, if both
+    /// kernels divide its memory alike, and none before the last one has left otherwise. That takes as long as a block-task.
+    /// Blocks without such time are out so soon that it costs less than cache.
+    fn meets(&self, key: OpKey, keeps_to: SmRange) -> QueueSet {
+        let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get(key) else { return 0 };
+        // Which launches share all SMs is decided by how fast they are together, with the divisions that their kernels ask for.
+        if launch.shares || self.launches.known <= 1 {
+            return 0;
+        }
+        // What it has, or will take over.
+        let range = if launch.range.is_empty() { launch.handover } else { launch.range };
+        let (sms, has_others) = (self.ledger.sms(), self.ledger.has_others(range));
+        let may_meet = |&(head, op, _): &(QueueIndex, OpKey, usize)| {
+            // Those ahead of it in its stream have left when it begins.
+            let is_other = self.ops.get(op).is_some_and(|op| op.stream != *stream);
+            let granted = self.queues.range(head);
+            let has_time =
+                granted == SmRange::EMPTY && self.queues.is_slower(head, StopLimit::SOONEST);
+            let has_strays = !intersection(granted, range, sms).is_empty();
+            is_other && (has_time || has_others && (keeps_to == SmRange::ALL || has_strays))
+        };
+        let others = self.queues.heads().filter(may_meet);
+        others.fold(0, |set, (head, ..)| set | queue_bit(head))
+    }
+
     /// Puts a cohort into a queue.
     pub(super) fn put(
         &mut self,
@@ -259,14 +285,16 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         let sms = self.ledger.sms();
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let (after, over, keeps_to) = match place {
             CohortPlace::Free { keeps_to, over } => (None, over, keeps_to),
             CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue)),
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
+        // A launch behind a gate begins at any time, beside others than now.
+        let meets = if gated { 0 } else { self.meets(key, keeps_to) };
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let is_first = launch.handed.is_none() && hands > 0;
         let handed = *launch.handed.get_or_insert(hands);
         let task = launch.spec.block_task(sms).filter(|_| !launch.spec.plain);
@@ -299,6 +327,7 @@ impl Engine {
             gated,
             over,
             tells_progress,
+            meets,
         }));
     }
 

@@ -137,6 +137,8 @@ fn digest(actions: &[Action]) -> Digest {
             over: _,
             // What blocks tell by it is recorded where it is taken in.
             tells_progress: _,
+            // It follows from the words and the grants, and changes how fast blocks run.
+            meets: _,
         }) => {
             let digest =
                 digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);

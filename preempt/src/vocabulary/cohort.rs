@@ -2,7 +2,7 @@
 
 use preempt_device::abi::Signal;
 
-use super::{OpKey, QueueIndex};
+use super::{OpKey, QueueIndex, QueueSet};
 
 /// A control block of the device, by number.
 pub(crate) type ControlIndex = u32;
@@ -49,6 +49,10 @@ pub(crate) struct CohortOrder {
     pub over: Option<OpKey>,
     /// Whether its blocks tell the host how far they are.
     pub tells_progress: bool,
+    /// The queues whose blocks its own may meet on an SM when it begins, as it looks when it is queued: those of launches
+    /// beside it, where no word keeps the ones or the others to the SMs of their launch, and those that have time to leave its
+    /// SMs.
+    pub meets: QueueSet,
 }
 
 /// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is

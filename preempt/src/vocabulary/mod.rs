@@ -16,7 +16,9 @@ pub(crate) use costs::Bare;
 pub use costs::Costs;
 pub use ids::LaunchId;
 pub(crate) use ids::{BufferId, OpKey};
-pub(crate) use queues::{MOST_TOGETHER, QUEUE_CAPACITY, QueueCount, QueueIndex};
+pub(crate) use queues::{
+    MOST_TOGETHER, QUEUE_CAPACITY, QueueCount, QueueIndex, QueueSet, queue_bit,
+};
 pub(crate) use sm_set::SmSet;
 pub use timestamp::Timestamp;
 pub use tuned::Tuned;

@@ -3,6 +3,14 @@
 /// A queue of the device, by number.
 pub(crate) type QueueIndex = u32;
 
+/// Some of the device's queues, by their bits.
+pub(crate) type QueueSet = u64;
+
+/// The bit of a queue in a set. A device has fewer than 64; a queue beyond has none.
+pub(crate) fn queue_bit(queue: QueueIndex) -> QueueSet {
+    1u64.checked_shl(queue).unwrap_or(0)
+}
+
 /// Cohorts that a queue of the device holds. A driver takes a thousand launches in all; one more would make the call wait,
 /// and the host with it.
 pub(crate) const QUEUE_CAPACITY: usize = 64;

@@ -88,7 +88,7 @@ fn tasks_run_again_where_a_device_is_left() {
     let clean = start(FAKE, &WORKLOADS.map(Case::clean));
     assert!(clean.len() == 2 && clean.iter().all(Outcome::is_right), "{clean:#?}");
     let functions =
-        ["cuLaunchKernel", "cuMemAllocFromPoolAsync", "cuMemcpyDtoHAsync_v2", "cuStreamQuery"];
+        ["cuLaunchKernelEx", "cuMemAllocFromPoolAsync", "cuMemcpyDtoHAsync_v2", "cuStreamQuery"];
     for (workload, of) in WORKLOADS.iter().zip(&clean) {
         for function in functions {
             let calls = of.calls.get(function).copied().unwrap_or_default();

@@ -208,6 +208,7 @@ impl<'a> Rig<'a> {
             gated: false,
             over: None,
             tells_progress: false,
+            meets: 0,
         }
     }
 

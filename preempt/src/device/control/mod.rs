@@ -362,9 +362,10 @@ impl Session {
                 Grid::Cohort(if order.gated { self.gated(order, cohort)? } else { cohort })
             }
         };
+        let &CohortOrder { op, queue, meets, .. } = order;
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
-        let launched = unsafe { self.device.backend.launch(order.op, order.queue, launch, grid) };
+        let launched = unsafe { self.device.backend.launch(op, queue, launch, grid, meets) };
         if launched.is_err() && order.gated {
             // The caller knows of no gate then, and what comes next there would wait for its limit.
             self.device.backend.close_gate(Gate::of(order));
@@ -683,6 +684,7 @@ mod tests {
             gated: false,
             over: None,
             tells_progress: false,
+            meets: 0,
         };
         let out = posts.each_ref().map(|post| {
             let mut out =

@@ -28,7 +28,7 @@ use crate::device::{
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::sync::{Mutex, thread};
-use crate::vocabulary::{Costs, OpKey, QueueCount};
+use crate::vocabulary::{Costs, OpKey, QueueCount, QueueSet};
 
 /// The name of a kernel that goes wrong.
 const FAULTY: &str = "faulty";
@@ -315,6 +315,7 @@ impl Backend for Arc<Model> {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
+        _: QueueSet,
     ) -> Result<(), Error> {
         let word = self.words.queue(queue);
         let grid = PendingGrid::new(op, launch.clone(), grid, word, self.settings.sms);

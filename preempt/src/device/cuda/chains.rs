@@ -178,8 +178,11 @@ impl CudaDevice {
             Step::Copy(_) | Step::Captured(_) => None,
         });
         for ((node, launch), cohort) in graph.nodes.iter().zip(launches).zip(cohorts) {
-            let Launchable { function, cohort: place, cooperates, added_shared, .. } =
-                self.kernels.of(launch)?;
+            let Launchable {
+                function, cohort: place, cooperates, added_shared, shared_on_sm, ..
+            } = self.kernels.of(launch)?;
+            // The last one stands for all of them: the largest of a chain is not looked for.
+            self.divide(queue, cohort.blocks, shared_on_sm, 0);
             let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
             let shape =
                 entry_node(context, &function, [cohort.blocks, 1, 1], (launch, added_shared));

@@ -6,8 +6,8 @@
 //! that long at most, also while no thread of the host gets to run.
 //!
 //! It takes room for a block beside the blocks that run; without that it comes late, and what is behind it, too. An SM
-//! divides its memory into cache and shared memory anew only while no block is there, and the driver chooses a division for
-//! each kernel. So a gate has two entries, for SMs whose blocks have little shared memory, and for others.
+//! divides its memory into cache and shared memory anew only while no block is there, and each kernel asks for a division. So a
+//! gate has two entries, for SMs that have little shared memory, and for others.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -114,7 +114,8 @@ pub(super) struct Gates {
     opened: Fixed,
     queues: u64,
     functions: [Function; 2],
-    /// For each queue, what the grid that was put there last has on an SM: its blocks and their shared memory.
+    /// For each queue, of the grid that was put there last: its blocks, and the shared memory that an SM with them has at
+    /// least.
     beside: [AtomicU64; QUEUE_COUNT],
     /// Whether kernels leave room for gates.
     expected: AtomicBool,
@@ -181,11 +182,17 @@ impl Gates {
         self.opened.address() + u64::from(queue) * size_of::<u64>() as u64
     }
 
-    /// Notes how many blocks a grid in a queue has, and the shared memory of those on one SM, in bytes.
+    /// Notes how many blocks a grid in a queue has, and the shared memory that an SM with them has at least, in bytes.
     pub fn note(&self, queue: u32, blocks: u32, shared: u32) {
-        // Relaxed: the thread that puts grids into queues reads it.
+        // Relaxed: the scheduler's lock orders it and those that read it.
         let word = u64::from(blocks) << 32 | u64::from(shared);
         self.beside[queue as usize].store(word, Ordering::Relaxed);
+    }
+
+    /// The bytes of shared memory on an SM that were noted last for a queue.
+    pub fn shared_on_sm(&self, queue: u32) -> u32 {
+        // The lower half.
+        self.beside[queue as usize].load(Ordering::Relaxed) as u32
     }
 
     /// Whether the grid with most blocks in these queues has much shared memory on an SM.

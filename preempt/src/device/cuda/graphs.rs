@@ -609,7 +609,7 @@ impl CudaDevice {
         if let Some(launch) = only_launch(&program.steps) {
             let grid = PlainGrid { extents: launch.grid, ..grid };
             // SAFETY: the caller's promise.
-            return unsafe { self.launch_plain(queue, launch, grid) };
+            return unsafe { self.launch_plain(queue, launch, grid, 0) };
         }
         let prepared = program.prepared.as_ref();
         let Some(graph) = prepared.and_then(|owner| owner.downcast_ref::<ProgramGraph>()) else {

@@ -1,6 +1,7 @@
 //! Launches: cohorts and plain grids.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr;
 
 use cudarc::driver::sys::{
@@ -17,6 +18,7 @@ use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
+use crate::vocabulary::{QueueSet, queue_bit};
 
 /// Parameters: a launch with at most this number needs no allocation.
 const FEW_PARAMETERS: usize = 64;
@@ -62,6 +64,11 @@ fn early_start() -> CUlaunchAttribute {
     }
 }
 
+/// Which of two attributes a launch has: each of them or none.
+fn asked(first: bool, second: bool) -> Range<usize> {
+    usize::from(!first)..1 + usize::from(second)
+}
+
 /// Where a preemptible entry has its cohort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CohortPlace {
@@ -101,6 +108,22 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
+    /// Notes a grid that is put into a queue, with its blocks and the bytes of shared memory that those on an SM need. Returns
+    /// the bytes that the SM is to have where blocks of other queues are met there; `None` for what the kernel asks for.
+    pub(super) fn divide(
+        &self,
+        queue: u32,
+        blocks: u32,
+        need: u32,
+        meets: QueueSet,
+    ) -> Option<u32> {
+        let met = (0..u64::BITS).filter(|&queue| meets & queue_bit(queue) != 0);
+        let others = met.map(|queue| self.gates.shared_on_sm(queue)).max();
+        let division = self.divisions.of(need, others);
+        self.gates.note(queue, blocks, division.unwrap_or(need));
+        division
+    }
+
     /// Puts a cohort into a queue.
     ///
     /// # Safety
@@ -111,15 +134,18 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         cohort: Cohort,
+        meets: QueueSet,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let launchable = self.kernels.of(launch)?;
         let Launchable { function, cohort: place, cooperates, waits, shared_on_sm, .. } =
             launchable;
-        self.gates.note(queue, cohort.blocks, shared_on_sm);
+        let division = self.divide(queue, cohort.blocks, shared_on_sm, meets);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
-        let mut attribute = early_start();
+        let mut attributes = [early_start(), self.divisions.attribute(division.unwrap_or(0))];
+        // An early start is asked for even if the queue is empty: the driver takes less time for it.
+        let attributes = &mut attributes[asked(waits, division.is_some())];
         let config = CUlaunchConfig {
             gridDimX: cohort.blocks,
             gridDimY: 1,
@@ -129,9 +155,8 @@ impl CudaDevice {
             blockDimZ: launch.block.z,
             sharedMemBytes: launch.shared_bytes() + launchable.added_shared,
             hStream: self.queues.stream(queue).raw(),
-            attrs: &raw mut attribute,
-            // The attribute is set even if the queue is empty: the driver takes less time for it.
-            numAttrs: u32::from(waits),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         with_parameters(Some(Placed(&cohort, place)), &launch.args, |parameters| {
             let (config, function) = (&raw const config, function.0);
@@ -156,27 +181,34 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         plain: PlainGrid,
+        meets: QueueSet,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
         let Launchable { plain: entry, shared_on_sm, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
-        self.gates.note(queue, plain.tasks, shared_on_sm);
-        let (PlainGrid { extents: [x, y, z], .. }, block) = (plain, launch.block);
-        let raw = self.queues.stream(queue).raw();
+        let division = self.divide(queue, plain.tasks, shared_on_sm, meets);
+        let mut attribute = self.divisions.attribute(division.unwrap_or(0));
+        let [x, y, z] = plain.extents;
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.block.x,
+            blockDimY: launch.block.y,
+            blockDimZ: launch.block.z,
+            sharedMemBytes: shared,
+            hStream: self.queues.stream(queue).raw(),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(division.is_some()),
+        };
         let event = self.events.take()?;
         let launched = with_parameters(None, &launch.args, |parameters| {
-            let function = entry.0;
-            let none = ptr::null_mut();
+            let (config, function) = (&raw const config, entry.0);
             // SAFETY: these are the parameters of the entry, as a `Call` promises; the driver copies them.
             unsafe {
-                call!(
-                    context,
-                    cuLaunchKernel(
-                        function, x, y, z, block.x, block.y, block.z, shared, raw, parameters, none
-                    )
-                )
+                call!(context, cuLaunchKernelEx(config, function, parameters, ptr::null_mut()))
             }
         });
         if let Err(error) = launched {
@@ -209,6 +241,13 @@ impl CudaDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_launch_has_the_attributes_that_are_asked_for() {
+        let of = |first, second| &['a', 'b'][asked(first, second)];
+        assert_eq!([of(false, false), of(true, false)], [&[][..], &['a'][..]]);
+        assert_eq!([of(false, true), of(true, true)], [&['b'][..], &['a', 'b'][..]]);
+    }
 
     fn parameters(values: u32, place: CohortPlace) -> Vec<usize> {
         let mut args = Args::default();

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `backend` | the contract of `device`: what goes where |
 //! | `launch` | cohorts and plain grids |
+//! | `divisions` | how SMs' memory is divided where blocks of several kernels may meet |
 //! | `driver` | the driver library: its functions, what its codes mean |
 //! | `context` | the primary context: which threads have it current, whether it still works |
 //! | `streams` | streams, and streams whose progress the host reads from a word |
@@ -51,6 +52,7 @@ mod context;
 mod control_blocks;
 mod copies;
 mod costs;
+mod divisions;
 mod driver;
 mod events;
 #[cfg(feature = "fault-injection")]
@@ -85,6 +87,7 @@ mod watch;
 use context::Context;
 use control_blocks::ControlBlocks;
 use copies::{Copies, CopyStreams, Shared};
+use divisions::Divisions;
 use driver::{Driver, NO_DEVICE};
 use events::Events;
 use foreign::Foreign;
@@ -216,6 +219,7 @@ pub(super) struct CudaDevice {
     peers: Peers,
     proxy: Proxy,
     gates: Gates,
+    divisions: Divisions,
     /// Uploads the graphs of programs.
     uploads: TrackedStream,
     unused_graphs: Arc<UnusedGraphs>,
@@ -288,6 +292,7 @@ impl CudaDevice {
             queues,
             proxy,
             gates,
+            divisions: Divisions::new(properties.shared_per_sm, context.driver().version()?),
             control_blocks: ControlBlocks::new(&context, &pool)?,
             requeue_lists: RequeueLists::new(&context, &pool, &small_up)?,
             copies: Copies::new(&shared, &host, lines)?,

@@ -5,8 +5,8 @@ use preempt_device::abi::COHORT_SLOTS;
 use super::races::{spec, submission};
 use super::world::QUEUES;
 use super::*;
-use crate::policy::Fifo;
-use crate::vocabulary::{CohortOrder, QueueCount};
+use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
+use crate::vocabulary::{CohortOrder, QueueCount, queue_bit};
 
 /// A launch of `tasks` block-tasks; an SM holds four of its blocks.
 fn four(tasks: u32) -> LaunchSpec {
@@ -77,6 +77,104 @@ fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
     let (engine, ops, order) = beside(5, 1, false);
     assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 11));
     assert!(engine.ops[ops[1]].launch.as_ref().is_some_and(|launch| launch.thin));
+}
+
+/// Kernels whose blocks may meet on an SM have its memory divided alike: a block keeps those out that want it otherwise.
+#[test]
+fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
+    let mut actions = Vec::new();
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));
+    let mut submit = |stream: u32, priority: i32, tasks: u32| {
+        let op =
+            engine.submit(Duration::ZERO, submission(stream, priority, four(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let order = launched(&actions, op).pop().expect("on the device");
+        (order.signal.range() == SmRange::ALL, order.meets, queue_bit(order.queue))
+    };
+    let (is_anywhere, meets, first) = submit(0, 1, 1);
+    assert_eq!((is_anywhere, meets), (true, 0), "alone");
+    let (is_anywhere, meets, second) = submit(1, 0, 100);
+    assert_eq!((is_anywhere, meets), (false, first), "the first one has blocks anywhere");
+    let (is_anywhere, meets, _) = submit(2, 2, 1);
+    assert_eq!((is_anywhere, meets), (true, first | second), "it has blocks anywhere");
+    assert_eq!(submit(3, 3, 100).1, 0, "it takes all SMs");
+
+    // Once the other one is over, it has none beside it.
+    let (mut engine, ops, first) = beside_a_small_one(false);
+    let grown = launched(&out(&mut engine, ops[0], 0, 1), ops[1]);
+    let met = [first].iter().chain(&grown).map(|order| order.meets != 0).collect::<Vec<_>>();
+    assert_eq!(met, [true, false]);
+}
+
+#[test]
+fn blocks_meet_those_that_have_time_to_leave_the_same_sms() {
+    let meets_first = |latency_limit: Option<Duration>| {
+        let mut actions = Vec::new();
+        let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::new()));
+        let first = engine.submit(Duration::ZERO, submission(0, 0, four(100)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let mut urgent = submission(1, 1, four(100));
+        urgent.urgency.latency_limit = latency_limit;
+        let urgent = engine.submit(Duration::ZERO, urgent, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let [first, urgent] = [first, urgent].map(|op| launched(&actions, op)[0]);
+        assert!(urgent.meets & !queue_bit(first.queue) == 0, "{urgent:?}");
+        urgent.meets != 0
+    };
+    assert!(meets_first(Some(Duration::from_millis(1))) && meets_first(Some(Duration::ZERO)));
+    assert!(!meets_first(None), "they leave as soon as possible");
+}
+
+/// The first stream has the first two SMs, and another one the next two.
+#[derive(Default)]
+struct Twos(Vec<(u32, LaunchId)>);
+
+impl Policy for Twos {
+    fn name(&self) -> &str {
+        "two each"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.0.push((launch.stream, launch.id));
+    }
+
+    fn departed(&mut self, _: Duration, launch: LaunchId) {
+        self.0.retain(|of| of.1 != launch);
+    }
+
+    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
+        for &(stream, launch) in &self.0 {
+            let from = if stream == 0 { 0 } else { 2 };
+            plan.grant(launch, SmRange::new(from, from + 2));
+        }
+    }
+}
+
+#[test]
+fn blocks_of_launches_that_keep_to_their_sms_do_not_meet() {
+    let mut actions = Vec::new();
+    let mut engine = Engine::new(8, QUEUES, Costs::h200(), Box::new(Twos::default()));
+    let mut submit = |engine: &mut Engine, stream: u32, tasks: u32| {
+        let op = engine.submit(Duration::ZERO, submission(stream, 0, four(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        (op, launched(&actions, op).pop())
+    };
+    // Nothing keeps its block to its SMs, so the other launch begins beside it.
+    let (small, _) = submit(&mut engine, 0, 1);
+    let (_, other) = submit(&mut engine, 1, 100);
+    let other = other.expect("on the device");
+    assert!(other.signal.range() == SmRange::new(2, 4) && other.meets != 0, "{other:?}");
+    out(&mut engine, small, 0, 1);
+    // Now both keep to their SMs, and so does what is queued behind one of them, whose own queue is none of another launch.
+    let (_, first) = submit(&mut engine, 0, 100);
+    let first = first.expect("on the device");
+    assert_eq!((first.signal.range(), first.meets), (SmRange::new(0, 2), 0));
+    let (second, _) = submit(&mut engine, 0, 100);
+    let mut actions = Vec::new();
+    engine.go_ahead(Duration::ZERO, &mut actions);
+    let ahead = launched(&actions, second);
+    let [ahead] = ahead[..] else { panic!("{ahead:?}") };
+    assert_eq!((ahead.after.is_some(), ahead.meets), (true, 0));
 }
 
 #[test]

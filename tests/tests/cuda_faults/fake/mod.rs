@@ -508,7 +508,11 @@ driver! {
         parameters: *mut *mut c_void, extra: *mut *mut c_void
     ) {
         let config = &*config;
-        launch(function, [config.gridDimX, 1, 1], config.blockDimX, config.hStream, parameters)
+        if !are_known(config) {
+            return INVALID_VALUE;
+        }
+        let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+        launch(function, grid, config.blockDimX, config.hStream, parameters)
     }
     fn cuMemAlloc_v2(address: *mut sys::CUdeviceptr, bytes: usize) {
         await_grids();
@@ -719,4 +723,26 @@ driver! {
         (*graph.cast::<FakeGraph>()).destroy();
         0
     }
+}
+
+/// Whether a launch asks for what the driver knows: an early start, and a division of an SM's memory in percent.
+///
+/// # Safety
+///
+/// The attributes are there.
+unsafe fn are_known(config: &sys::CUlaunchConfig) -> bool {
+    use sys::CUlaunchAttributeID::*;
+    let attributes = match config.numAttrs {
+        0 => &[],
+        // SAFETY: the caller's promise.
+        count => unsafe { std::slice::from_raw_parts(config.attrs, count as usize) },
+    };
+    attributes.iter().all(|attribute| match attribute.id {
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION => true,
+        // SAFETY: an attribute of this kind has this value.
+        CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => unsafe {
+            attribute.value.sharedMemCarveout <= 100
+        },
+        _ => false,
+    })
 }
