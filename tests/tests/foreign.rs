@@ -28,7 +28,7 @@ fn verdicts_need_no_device() {
         ("reversed", &[Rule::SlotBehindDynamicShared, Rule::SharedSize]),
         ("histogram", &[]),
         ("rows", &[]),
-        ("waits_unseen", &[]),
+        ("waits", &[]),
     ];
     for (entry, rules) in accepted {
         let transformed = transform(SAMPLES, &[entry]).expect("it is there");
