@@ -20,7 +20,7 @@ use super::{Footprint, FormFootprint, MemoryInfo, News, Properties};
 use crate::error::{CodeError, DeviceError, Error};
 use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
-use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueCount, QueueSet};
+use crate::vocabulary::{CohortOrder, Costs, OpKey, QueueCount, Vicinity};
 
 /// A kind of device. Any thread may call any method; calls for one operation come in the engine's order.
 pub(crate) trait Backend: Send + Sync {
@@ -87,8 +87,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Where the memory of buffers comes from.
     fn memory(&self) -> &dyn DeviceMemory;
 
-    /// Puts a grid into a queue, without waiting for the device. A refused launch leaves nothing behind. `meets`
-    /// has the queues whose blocks its own may meet on an SM.
+    /// Puts a grid into a queue, without waiting for the device. A refused launch leaves nothing behind. `vicinity`
+    /// says where its blocks go, and whose they may meet there.
     ///
     /// # Safety
     ///
@@ -100,7 +100,7 @@ pub(crate) trait Backend: Send + Sync {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
-        meets: QueueSet,
+        vicinity: Vicinity,
     ) -> Result<(), Error>;
 
     /// Makes what launches of programs need, whatever the arguments of their kernels: an owner for each. What is captured is

@@ -18,7 +18,7 @@ use super::{
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::sync::Mutex;
-use crate::vocabulary::{OpKey, QueueSet};
+use crate::vocabulary::{OpKey, Vicinity};
 
 /// The back end of such a device, for a core that has launches alone. Programs and gates are refused; copies and opaque work
 /// would never end.
@@ -106,7 +106,7 @@ impl Backend for NullBackend {
         queue: u32,
         _: &Arc<KernelLaunch>,
         grid: Grid,
-        _: QueueSet,
+        _: Vicinity,
     ) -> Result<(), Error> {
         let (post, ticket, tasks) = match grid {
             Grid::Cohort(cohort) => (cohort.post, cohort.ticket, cohort.tasks),

@@ -8,12 +8,15 @@ use super::ledger::{self, intersection};
 use super::program::following;
 use super::shape::{Place, Shape, Takeover};
 use super::{Action, Engine, Launch, Op, Phase};
-use crate::vocabulary::{After, CohortOrder, LaunchId, OpKey, QueueIndex, QueueSet, queue_bit};
+use crate::vocabulary::{
+    After, CohortOrder, LaunchId, OpKey, QueueIndex, QueueSet, Vicinity, queue_bit,
+};
 
 /// Where a cohort goes.
 pub(super) enum CohortPlace {
-    /// Into a free queue, with the SMs that its blocks may use, and the plain launch that leaves these to it.
-    Free { keeps_to: SmRange, over: Option<OpKey> },
+    /// Into a free queue, with the number of SMs that it is for, those that its blocks may use, and the plain launch that leaves
+    /// these to it.
+    Free { sms: u32, keeps_to: SmRange, over: Option<OpKey> },
     /// Behind another launch, with what the queue may use.
     Behind(After),
     /// Into a free queue, behind a gate, with the plain launch that leaves SMs to it.
@@ -150,7 +153,13 @@ impl Engine {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         launch.books(&mut self.ledger, &mut self.guests).cover(range);
         let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
-        self.put(key, (slot, queue), shape, CohortPlace::Free { keeps_to, over }, actions);
+        self.put(
+            key,
+            (slot, queue),
+            shape,
+            CohortPlace::Free { sms: uncovered, keeps_to, over },
+            actions,
+        );
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
             // What it had before may have left for good.
@@ -275,6 +284,19 @@ impl Engine {
         others.fold(0, |set, (head, ..)| set | queue_bit(head))
     }
 
+    /// Where the blocks of a cohort go, and whose they may meet.
+    fn vicinity(&self, key: OpKey, place: &CohortPlace, keeps_to: SmRange) -> Vicinity {
+        let all = self.ledger.sms();
+        let handover = || self.ops.get(key)?.launch.as_ref().map(|launch| launch.handover);
+        let behind = || handover().map_or(all, |range| ledger::count(range, all));
+        match *place {
+            CohortPlace::Free { sms, .. } => Vicinity { sms, meets: self.meets(key, keeps_to) },
+            CohortPlace::Behind(_) => Vicinity { sms: behind(), meets: self.meets(key, keeps_to) },
+            // It begins at any time, beside others than now.
+            CohortPlace::Gated { .. } => Vicinity { sms: all, meets: 0 },
+        }
+    }
+
     /// Puts a cohort into a queue.
     pub(super) fn put(
         &mut self,
@@ -286,13 +308,12 @@ impl Engine {
     ) {
         let sms = self.ledger.sms();
         let (after, over, keeps_to) = match place {
-            CohortPlace::Free { keeps_to, over } => (None, over, keeps_to),
+            CohortPlace::Free { keeps_to, over, .. } => (None, over, keeps_to),
             CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue)),
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
-        // A launch behind a gate begins at any time, beside others than now.
-        let meets = if gated { 0 } else { self.meets(key, keeps_to) };
+        let vicinity = self.vicinity(key, &place, keeps_to);
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let is_first = launch.handed.is_none() && hands > 0;
@@ -327,7 +348,7 @@ impl Engine {
             gated,
             over,
             tells_progress,
-            meets,
+            vicinity,
         }));
     }
 

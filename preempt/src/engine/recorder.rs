@@ -138,7 +138,7 @@ fn digest(actions: &[Action]) -> Digest {
             // What blocks tell by it is recorded where it is taken in.
             tells_progress: _,
             // It follows from the words and the grants, and changes how fast blocks run.
-            meets: _,
+            vicinity: _,
         }) => {
             let digest =
                 digest.with(1u8).with(op.data().as_ffi()).with(queue).with(control).with(parity);

@@ -49,9 +49,16 @@ pub(crate) struct CohortOrder {
     pub over: Option<OpKey>,
     /// Whether its blocks tell the host how far they are.
     pub tells_progress: bool,
-    /// The queues whose blocks its own may meet on an SM when it begins, as it looks when it is queued: those of launches
-    /// beside it, where no word keeps the ones or the others to the SMs of their launch, and those that have time to leave its
-    /// SMs.
+    pub vicinity: Vicinity,
+}
+
+/// Where the blocks of a cohort go, and whose blocks may be there when it begins, as it looks when it is queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Vicinity {
+    /// The number of SMs that its blocks are for.
+    pub sms: u32,
+    /// The queues whose blocks its own may meet on an SM: those of launches beside it, where no word keeps the ones or the others
+    /// to the SMs of their launch, and those that have time to leave its SMs.
     pub meets: QueueSet,
 }
 

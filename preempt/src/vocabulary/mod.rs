@@ -11,7 +11,7 @@ mod timestamp;
 mod tuned;
 
 pub(crate) use byte_range::ByteRange;
-pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse};
+pub(crate) use cohort::{After, CohortOrder, ControlIndex, ControlUse, Vicinity};
 pub(crate) use costs::Bare;
 pub use costs::Costs;
 pub use ids::LaunchId;

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::module::{DeviceCode, Module};
 use crate::scheduler::Buffer;
 use crate::sync::Instant;
-use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueIndex};
+use crate::vocabulary::{After, CohortOrder, ControlUse, Costs, OpKey, QueueIndex, Vicinity};
 use crate::{Call, NoGrid};
 
 mod checks;
@@ -208,7 +208,7 @@ impl<'a> Rig<'a> {
             gated: false,
             over: None,
             tells_progress: false,
-            meets: 0,
+            vicinity: Vicinity { sms: self.device.properties().sms, meets: 0 },
         }
     }
 

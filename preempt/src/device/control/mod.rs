@@ -362,10 +362,10 @@ impl Session {
                 Grid::Cohort(if order.gated { self.gated(order, cohort)? } else { cohort })
             }
         };
-        let &CohortOrder { op, queue, meets, .. } = order;
+        let &CohortOrder { op, queue, vicinity, .. } = order;
         // SAFETY: the words are this device's, which keeps control blocks and posts until its next scheduler; a list is
         // given back when the launch has retired. The caller's launch has the arguments of a checked call.
-        let launched = unsafe { self.device.backend.launch(op, queue, launch, grid, meets) };
+        let launched = unsafe { self.device.backend.launch(op, queue, launch, grid, vicinity) };
         if launched.is_err() && order.gated {
             // The caller knows of no gate then, and what comes next there would wait for its limit.
             self.device.backend.close_gate(Gate::of(order));
@@ -626,7 +626,7 @@ mod tests {
     use preempt_device::prelude::*;
 
     use super::*;
-    use crate::vocabulary::ControlUse;
+    use crate::vocabulary::{ControlUse, Vicinity};
 
     #[preemptible]
     fn nothing() {}
@@ -684,7 +684,7 @@ mod tests {
             gated: false,
             over: None,
             tells_progress: false,
-            meets: 0,
+            vicinity: Vicinity { sms: 1, meets: 0 },
         };
         let out = posts.each_ref().map(|post| {
             let mut out =

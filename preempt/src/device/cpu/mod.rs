@@ -10,7 +10,7 @@
 //!
 //! `model` is the same with block-tasks that only count, for the scheduler's tests on shuttle.
 
-use crate::vocabulary::{Costs, OpKey, QueueCount, QueueSet};
+use crate::vocabulary::{Costs, OpKey, QueueCount, Vicinity};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -275,7 +275,7 @@ impl Backend for CpuDevice {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
-        _: QueueSet,
+        _: Vicinity,
     ) -> Result<(), Error> {
         let (words, slots) = (&self.shared.words, self.shared.slots.len() as u32);
         let grid = PendingGrid::new(op, launch.clone(), grid, words.queue(queue), slots);

@@ -28,7 +28,7 @@ use crate::device::{
 use crate::error::{DeviceError, Error};
 use crate::module::DeviceCode;
 use crate::sync::{Mutex, thread};
-use crate::vocabulary::{Costs, OpKey, QueueCount, QueueSet};
+use crate::vocabulary::{Costs, OpKey, QueueCount, Vicinity};
 
 /// The name of a kernel that goes wrong.
 const FAULTY: &str = "faulty";
@@ -315,7 +315,7 @@ impl Backend for Arc<Model> {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
-        _: QueueSet,
+        _: Vicinity,
     ) -> Result<(), Error> {
         let word = self.words.queue(queue);
         let grid = PendingGrid::new(op, launch.clone(), grid, word, self.settings.sms);

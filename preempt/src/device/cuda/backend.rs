@@ -21,7 +21,7 @@ use crate::device::{
 use crate::error::{ConfigurationError, DeviceError, Error, MemoryError};
 use crate::foreign::ForeignModule;
 use crate::module::DeviceCode;
-use crate::vocabulary::{OpKey, QueueIndex, QueueSet};
+use crate::vocabulary::{OpKey, QueueIndex, Vicinity};
 
 impl Backend for CudaDevice {
     fn load(&self, code: &[DeviceCode], path: SignalPath, save_bytes: usize) -> Result<(), Error> {
@@ -154,13 +154,13 @@ impl Backend for CudaDevice {
         queue: u32,
         launch: &Arc<KernelLaunch>,
         grid: Grid,
-        meets: QueueSet,
+        vicinity: Vicinity,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
             match grid {
-                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort, meets),
-                Grid::Plain(plain) => self.launch_plain(queue, launch, plain, meets),
+                Grid::Cohort(cohort) => self.launch_cohort(queue, launch, cohort, vicinity),
+                Grid::Plain(plain) => self.launch_plain(queue, launch, plain, vicinity),
             }
         }
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use preempt_device::abi::{Cohort, Post};
 
 use super::context::{Context, call};
+use super::divisions::Need;
 use super::graphs::{Node, Nodes, Raw, UnusedGraphs, entry_node};
 use super::kernels::{Kernels, Launchable};
 use super::launch::{NO_COHORT, Placed};
@@ -178,11 +179,12 @@ impl CudaDevice {
             Step::Copy(_) | Step::Captured(_) => None,
         });
         for ((node, launch), cohort) in graph.nodes.iter().zip(launches).zip(cohorts) {
-            let Launchable {
-                function, cohort: place, cooperates, added_shared, shared_on_sm, ..
-            } = self.kernels.of(launch)?;
+            let launchable = self.kernels.of(launch)?;
+            let Launchable { function, cohort: place, cooperates, added_shared, .. } = launchable;
             // The last one stands for all of them: the largest of a chain is not looked for.
-            self.divide(queue, cohort.blocks, shared_on_sm, 0);
+            let Launchable { shared, blocks_per_sm, .. } = launchable;
+            let need = Need { block: shared, most: blocks_per_sm, blocks: blocks_per_sm };
+            self.divide(queue, cohort.blocks, need, 0);
             let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
             let shape =
                 entry_node(context, &function, [cohort.blocks, 1, 1], (launch, added_shared));

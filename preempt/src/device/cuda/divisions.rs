@@ -1,17 +1,24 @@
 //! How the memory of an SM is divided into cache and shared memory where blocks of several kernels may meet on it.
 //!
-//! An SM without blocks is divided as the kernel asks for that comes to it next. To an SM with blocks come those alone that its
-//! division suits. Persistent blocks stay, and the hardware puts them wherever there is room. So a short kernel can wait on SMs
-//! that are its launch's own until a long launch beside it is over. Therefore grids that may meet ask for the same division:
-//! the least that suits each of them, because the rest is cache. With as much shared memory as there can be, a search in a
-//! suffix tree took 3.5 times as long (H200).
+//! An SM without blocks is divided as the grid asks for that comes to it next. To an SM with blocks come those alone that its
+//! division suits: it has the shared memory of as many blocks as the kernel can have there, and no more than the grid asked for.
+//! A grid that asks for nothing gets what its kernel needs, and takes any larger division. (An H200 with driver 580: short grids
+//! beside persistent ones, of other sizes.) Persistent blocks stay, and the hardware puts them wherever there is room. So a short
+//! kernel can wait on SMs that are its launch's own until a long launch beside it is over. Therefore grids that may meet ask for
+//! the same division, the least that suits each of them, because the rest is cache. A grid with few blocks for each of its SMs
+//! asks for less than its kernel could have there.
 //!
-//! A grid also asks for what those have asked for that it meets, because their blocks may be there already. So launches that
-//! overlap all the time keep the largest division that one of them needed, until one begins beside none.
+//! For a grid that needs more than a third of the shared memory nothing is asked, of others neither: with all of it, a search
+//! in a suffix tree takes 3.5 times as long (H200). So such a grid may wait as above.
+//!
+//! A grid also asks for what those have that it meets, because their blocks may be there already. So launches that overlap all
+//! the time keep the largest division that one of them needed, until one begins beside none.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue};
+
+use super::kernels::SHARED_PER_BLOCK;
 
 /// Grids whose kernels are expected to come again. A chain of more kernels can wait as above where one of them needs more
 /// shared memory than the last of these, and a kernel that needs much and does not come again costs as many grids cache.
@@ -20,10 +27,55 @@ const LAST: usize = 16;
 /// The version of CUDA whose drivers, and later ones, can be told how to divide the memory for a single launch.
 const OLDEST: i32 = 12_050;
 
+/// The kibibytes of shared memory that an SM can have, up to the most that it can (CUDA C++ programming guide, compute
+/// capabilities 8.0 to 12.0).
+const DIVISIONS: [u32; 9] = [8, 16, 32, 64, 100, 132, 164, 196, 228];
+
+/// The least that is asked for: what the driver gives kernels of small blocks, whatever is asked for them.
+const LEAST: u32 = 32 << 10;
+
+/// The part of an SM's shared memory that is asked for at most, where its own kernel needs less: it costs cache.
+const MOST: u32 = 3;
+
+/// What a grid needs of an SM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Need {
+    /// Bytes of shared memory of a block.
+    pub block: u32,
+    /// Blocks that the kernel could have on an SM, and those of them that the grid has there.
+    pub most: u32,
+    pub blocks: u32,
+}
+
+impl Need {
+    /// Of a grid of `blocks`, for this many SMs.
+    pub fn of(block: u32, most: u32, blocks: u32, sms: u32) -> Need {
+        Need { block, most, blocks: blocks.div_ceil(sms.max(1)).min(most) }
+    }
+
+    fn with(self, blocks: u32) -> u32 {
+        blocks.saturating_mul(self.block.saturating_add(SHARED_PER_BLOCK))
+    }
+
+    /// The bytes of shared memory of all blocks that the kernel could have.
+    pub fn all(self) -> u32 {
+        self.with(self.most)
+    }
+}
+
+/// What is asked of the driver for a grid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Division {
+    /// Of the shared memory that an SM can have.
+    percent: u32,
+    /// What the SM has then.
+    pub bytes: u32,
+}
+
 /// What the last grids need.
 #[derive(Debug)]
 pub(super) struct Divisions {
-    /// Bytes of shared memory of an SM, by the last grids, those that meet no others among them.
+    /// Bytes of shared memory of an SM, by the last grids, those that meet no others among them; 0 for those that need much.
     last: [AtomicU32; LAST],
     next: AtomicUsize,
     /// What an SM can have; `None` if the driver cannot be told of single launches.
@@ -37,60 +89,128 @@ impl Divisions {
         Divisions { last: Default::default(), next: AtomicUsize::new(0), shared_per_sm }
     }
 
-    /// The bytes of shared memory that an SM is to have for a grid that needs `own`, and meets others if there are `others`,
-    /// the most of what they asked for. `None` for what its kernel asks for.
-    pub fn of(&self, own: u32, others: Option<u32>) -> Option<u32> {
+    /// What is asked for a grid that needs this, and meets others if there are `others`, the most that SMs have for them.
+    /// `None` if nothing is.
+    pub fn of(&self, need: Need, others: Option<u32>) -> Option<Division> {
+        let all = self.shared_per_sm?;
+        let is_much = |bytes| bytes > all / MOST;
+        let own = rounded(need.with(need.blocks), all);
         // Relaxed: the scheduler's lock orders the calls.
         let at = self.next.fetch_add(1, Ordering::Relaxed) % LAST;
-        self.last[at].store(own, Ordering::Relaxed);
-        let most = self.shared_per_sm?;
+        self.last[at].store(if is_much(own) { 0 } else { own }, Ordering::Relaxed);
+        let others = others?;
         let last = self.last.iter().map(|of| of.load(Ordering::Relaxed));
-        Some(last.fold(own.max(others?), u32::max).min(most))
+        let asked = rounded(last.fold(others.max(LEAST), u32::max), all);
+        let without = rounded(need.all(), all);
+        // A division that is much is there already, and without being asked the driver takes it if it suits.
+        let suits = asked == without || is_much(asked) && asked >= without;
+        (!is_much(own) && !suits).then(|| Division::of(asked, need.block, all))
     }
 
-    /// The attribute of a launch by which the driver has an SM divided so that it has these bytes.
-    pub fn attribute(&self, bytes: u32) -> CUlaunchAttribute {
+    /// The attribute of a launch by which the driver has an SM divided so.
+    pub fn attribute(division: Option<Division>) -> CUlaunchAttribute {
+        let percent = division.map_or(0, |division| division.percent);
         CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
             pad: [0; 4],
-            value: CUlaunchAttributeValue { sharedMemCarveout: self.percent(bytes) },
+            value: CUlaunchAttributeValue { sharedMemCarveout: percent },
         }
     }
+}
 
-    /// In percent, rounded up: the driver takes the next larger division that there is, and a smaller one would hold fewer
-    /// blocks.
-    fn percent(&self, bytes: u32) -> u32 {
-        let most = u64::from(self.shared_per_sm.unwrap_or(u32::MAX));
-        (100 * u64::from(bytes)).div_ceil(most).min(100) as u32
+impl Division {
+    /// The least with these bytes that can be asked for. Percents are of what blocks use: the driver takes as many blocks as use
+    /// that much, and the next division that holds them with what each block takes for itself. So of a kernel of small blocks
+    /// a single percent is many.
+    fn of(bytes: u32, block: u32, all: u32) -> Division {
+        let with = |percent: u32| {
+            let used = (u64::from(all) * u64::from(percent) / 100) as u32;
+            let blocks = used.checked_div(block).map(|blocks| blocks.max(1));
+            let with_own =
+                |blocks: u32| blocks.saturating_mul(block.saturating_add(SHARED_PER_BLOCK));
+            Division { percent, bytes: rounded(blocks.map_or(used, with_own), all) }
+        };
+        let suits = |division: &Division| division.bytes >= bytes;
+        (0..100).map(with).find(suits).unwrap_or(Division { percent: 100, bytes: all })
     }
+}
+
+/// The division that an SM has if it is to have `bytes`.
+fn rounded(bytes: u32, all: u32) -> u32 {
+    let divisions = DIVISIONS.iter().map(|division| division << 10);
+    divisions.take_while(|&of| of < all).find(|&of| of >= bytes).unwrap_or(all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn grids_that_may_meet_have_what_the_one_needs_that_needs_most() {
-        let divisions = Divisions::new(1000, OLDEST);
-        assert_eq!(divisions.of(300, None), None, "it meets no other one");
-        assert_eq!(divisions.of(100, Some(0)), Some(300), "that may come again");
-        assert_eq!(divisions.of(100, Some(500)), Some(500), "that is there");
-        assert_eq!(divisions.of(700, Some(500)), Some(700), "its own");
-        assert_eq!(divisions.of(100, Some(2000)), Some(1000), "all that there is");
-        (1..LAST).for_each(|_| assert_eq!(divisions.of(0, None), None));
-        assert_eq!(divisions.of(50, Some(0)), Some(50), "the others are long ago");
+    const KIB: u32 = 1 << 10;
+    /// Of an H200.
+    const ALL: u32 = 228 * KIB;
+
+    /// A kernel with `most` blocks of 2 KiB on an SM, in a grid of `blocks`.
+    fn need(most: u32, blocks: u32) -> Need {
+        Need { block: 2 * KIB, most, blocks }
+    }
+
+    fn bytes(division: Option<Division>) -> Option<u32> {
+        division.map(|division| division.bytes / KIB)
     }
 
     #[test]
-    fn a_preference_is_never_less_than_what_is_needed() {
-        let divisions = Divisions::new(1000, OLDEST);
-        let percent = |bytes| divisions.percent(bytes);
-        assert_eq!([0, 1, 10, 11, 999, 1000, 5000].map(percent), [0, 1, 1, 2, 100, 100, 100]);
+    fn grids_that_may_meet_have_what_the_one_needs_that_needs_most() {
+        let divisions = Divisions::new(ALL, OLDEST);
+        // 16 blocks are 48 KiB.
+        let few = Need { block: 0, most: 2, blocks: 2 };
+        assert_eq!(divisions.of(need(16, 16), None), None, "it meets no other one");
+        assert_eq!(bytes(divisions.of(few, Some(0))), Some(64), "that may come again");
+        assert_eq!(divisions.of(need(16, 16), Some(0)), None, "what it gets anyway");
+        assert_eq!(bytes(divisions.of(need(32, 2), Some(0))), Some(64), "as few as it has there");
+        (1..LAST).for_each(|_| assert_eq!(divisions.of(few, None), None));
+        assert_eq!(bytes(divisions.of(few, Some(0))), Some(32), "the others are long ago");
+        assert_eq!(bytes(divisions.of(few, Some(64 * KIB))), Some(64), "that is there");
+    }
+
+    #[test]
+    fn what_needs_much_costs_no_other_kernel_cache() {
+        let divisions = Divisions::new(ALL, OLDEST);
+        let few = Need { block: 0, most: 2, blocks: 2 };
+        assert_eq!(divisions.of(need(32, 32), Some(0)), None);
+        assert_eq!(bytes(divisions.of(few, Some(0))), Some(32));
+        assert_eq!(divisions.of(few, Some(96 * KIB)), None, "any larger one suits it");
+        assert_eq!(
+            bytes(divisions.of(need(70, 1), Some(96 * KIB))),
+            Some(100),
+            "this one does not"
+        );
+    }
+
+    #[test]
+    fn needs_are_of_the_blocks_that_an_sm_gets() {
+        let of = |blocks, sms| Need::of(2 * KIB, 8, blocks, sms).blocks;
+        assert_eq!([of(1, 4), of(9, 4), of(32, 4), of(1000, 4), of(3, 0)], [1, 3, 8, 8, 3]);
+    }
+
+    /// What an H200 does with 2 KiB in a block and with none, by which grids wait for each other.
+    #[test]
+    fn percents_are_of_what_blocks_use() {
+        let of = |bytes: u32, block| {
+            let Division { percent, bytes } = Division::of(bytes * KIB, block, ALL);
+            (percent, bytes / KIB)
+        };
+        assert_eq!(
+            [of(32, 0), of(33, 0), of(64, 0), of(100, 0)],
+            [(8, 32), (15, 64), (15, 64), (29, 100)]
+        );
+        assert_eq!([of(32, 2048), of(64, 2048)], [(6, 32), (10, 64)]);
+        assert_eq!([of(8, 100), of(32, 100), of(64, 100)], [(0, 8), (1, 32), (2, 64)]);
+        assert_eq!(of(300, 0).1, 228);
     }
 
     #[test]
     fn older_drivers_are_not_told() {
-        let divisions = Divisions::new(1000, OLDEST - 10);
-        assert_eq!(divisions.of(300, Some(500)), None);
+        let divisions = Divisions::new(ALL, OLDEST - 10);
+        assert_eq!(divisions.of(need(8, 8), Some(64 * KIB)), None);
     }
 }

@@ -31,6 +31,7 @@ use super::{CudaDevice, lock};
 use crate::device::control::PlainGrid;
 use crate::device::{Captured, Copy, CopyKind, KernelLaunch, Owner, ProgramLaunch, Rows, Step};
 use crate::error::{DeviceError, Error};
+use crate::vocabulary::Vicinity;
 
 /// Graphs, at most, that wait for a device that is never idle. Beyond that a thread that makes a program destroys them,
 /// and may wait: memory against a delay.
@@ -608,8 +609,10 @@ impl CudaDevice {
     ) -> Result<(), Error> {
         if let Some(launch) = only_launch(&program.steps) {
             let grid = PlainGrid { extents: launch.grid, ..grid };
+            // It has its kernel's division.
+            let vicinity = Vicinity { sms: 1, meets: 0 };
             // SAFETY: the caller's promise.
-            return unsafe { self.launch_plain(queue, launch, grid, 0) };
+            return unsafe { self.launch_plain(queue, launch, grid, vicinity) };
         }
         let prepared = program.prepared.as_ref();
         let Some(graph) = prepared.and_then(|owner| owner.downcast_ref::<ProgramGraph>()) else {

@@ -24,7 +24,7 @@ use preempt_ptx_text::{EARLY_CAPABILITY, with_waits};
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
 /// Bytes of each block's shared memory that the system reserves.
-const SHARED_PER_BLOCK: u32 = 1 << 10;
+pub(super) const SHARED_PER_BLOCK: u32 = 1 << 10;
 
 /// For [`FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`].
 const CARVEOUT_DEFAULT: i32 = -1;
@@ -102,8 +102,9 @@ pub(super) struct Launchable {
     pub blocks_per_sm: u32,
     /// Blocks on an SM that holds the proxy.
     pub beside_proxy: u32,
-    /// Bytes of shared memory of all blocks on an SM.
-    pub shared_on_sm: u32,
+    /// Bytes of shared memory of a block, beside what each takes for itself: of a cohort, and of a plain grid.
+    pub shared: u32,
+    pub shared_of_plain: u32,
 }
 
 /// A module that the scheduler has.
@@ -260,12 +261,12 @@ impl Kernels {
         let entry = self.find(kernel)?;
         let LoadedEntry { function, plain, cohort, cooperates, waits, added_shared, .. } = entry;
         // That of a cohort, which needs most.
-        let shared = key.1.shared.saturating_add(added_shared);
-        let size = BlockSize { shared, ..key.1 };
+        let dynamic = key.1.shared.saturating_add(added_shared);
+        let size = BlockSize { shared: dynamic, ..key.1 };
         let blocks_per_sm = self.occupancy(kernel, entry, block, size)?;
         let beside_proxy = self.beside_proxy(entry, size, blocks_per_sm);
-        let shared = shared.saturating_add(entry.static_shared + SHARED_PER_BLOCK);
-        let shared_on_sm = blocks_per_sm.saturating_mul(shared);
+        let of_plain = plain
+            .attribute(&self.context, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         let launchable = Launchable {
             function,
             plain,
@@ -275,7 +276,8 @@ impl Kernels {
             waits,
             blocks_per_sm,
             beside_proxy,
-            shared_on_sm,
+            shared: dynamic.saturating_add(entry.static_shared),
+            shared_of_plain: key.1.shared.saturating_add(of_plain),
         };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)

@@ -12,13 +12,14 @@ use preempt_device::host::Args;
 
 use super::CudaDevice;
 use super::context::call;
+use super::divisions::{Division, Divisions, Need};
 use super::events::{Ends, Event};
 use super::kernels::Launchable;
 use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
-use crate::vocabulary::{QueueSet, queue_bit};
+use crate::vocabulary::{QueueSet, Vicinity, queue_bit};
 
 /// Parameters: a launch with at most this number needs no allocation.
 const FEW_PARAMETERS: usize = 64;
@@ -108,19 +109,19 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
-    /// Notes a grid that is put into a queue, with its blocks and the bytes of shared memory that those on an SM need. Returns
-    /// the bytes that the SM is to have where blocks of other queues are met there; `None` for what the kernel asks for.
+    /// Notes a grid that is put into a queue, with its blocks and what it needs of an SM. Returns what to ask for where blocks of
+    /// other queues are met there, if anything.
     pub(super) fn divide(
         &self,
         queue: u32,
         blocks: u32,
-        need: u32,
+        need: Need,
         meets: QueueSet,
-    ) -> Option<u32> {
+    ) -> Option<Division> {
         let met = (0..u64::BITS).filter(|&queue| meets & queue_bit(queue) != 0);
         let others = met.map(|queue| self.gates.shared_on_sm(queue)).max();
         let division = self.divisions.of(need, others);
-        self.gates.note(queue, blocks, division.unwrap_or(need));
+        self.gates.note(queue, blocks, division.map_or(need.all(), |division| division.bytes));
         division
     }
 
@@ -134,16 +135,17 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         cohort: Cohort,
-        meets: QueueSet,
+        vicinity: Vicinity,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let launchable = self.kernels.of(launch)?;
-        let Launchable { function, cohort: place, cooperates, waits, shared_on_sm, .. } =
-            launchable;
-        let division = self.divide(queue, cohort.blocks, shared_on_sm, meets);
+        let Launchable { function, cohort: place, cooperates, waits, .. } = launchable;
+        let Vicinity { sms, meets } = vicinity;
+        let need = Need::of(launchable.shared, launchable.blocks_per_sm, cohort.blocks, sms);
+        let division = self.divide(queue, cohort.blocks, need, meets);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
-        let mut attributes = [early_start(), self.divisions.attribute(division.unwrap_or(0))];
+        let mut attributes = [early_start(), Divisions::attribute(division)];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
         let attributes = &mut attributes[asked(waits, division.is_some())];
         let config = CUlaunchConfig {
@@ -181,15 +183,16 @@ impl CudaDevice {
         queue: u32,
         launch: &KernelLaunch,
         plain: PlainGrid,
-        meets: QueueSet,
+        vicinity: Vicinity,
     ) -> Result<(), Error> {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
-        let Launchable { plain: entry, shared_on_sm, .. } =
-            self.kernels.get(launch.kernel, launch.block, shared)?;
-        let division = self.divide(queue, plain.tasks, shared_on_sm, meets);
-        let mut attribute = self.divisions.attribute(division.unwrap_or(0));
+        let launchable = self.kernels.get(launch.kernel, launch.block, shared)?;
+        let Launchable { plain: entry, shared_of_plain, blocks_per_sm, .. } = launchable;
+        let need = Need::of(shared_of_plain, blocks_per_sm, plain.tasks, vicinity.sms);
+        let division = self.divide(queue, plain.tasks, need, vicinity.meets);
+        let mut attribute = Divisions::attribute(division);
         let [x, y, z] = plain.extents;
         let config = CUlaunchConfig {
             gridDimX: x,

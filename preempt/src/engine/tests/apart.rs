@@ -89,7 +89,7 @@ fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
             engine.submit(Duration::ZERO, submission(stream, priority, four(tasks)), &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
         let order = launched(&actions, op).pop().expect("on the device");
-        (order.signal.range() == SmRange::ALL, order.meets, queue_bit(order.queue))
+        (order.signal.range() == SmRange::ALL, order.vicinity.meets, queue_bit(order.queue))
     };
     let (is_anywhere, meets, first) = submit(0, 1, 1);
     assert_eq!((is_anywhere, meets), (true, 0), "alone");
@@ -102,7 +102,8 @@ fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
     // Once the other one is over, it has none beside it.
     let (mut engine, ops, first) = beside_a_small_one(false);
     let grown = launched(&out(&mut engine, ops[0], 0, 1), ops[1]);
-    let met = [first].iter().chain(&grown).map(|order| order.meets != 0).collect::<Vec<_>>();
+    let met =
+        [first].iter().chain(&grown).map(|order| order.vicinity.meets != 0).collect::<Vec<_>>();
     assert_eq!(met, [true, false]);
 }
 
@@ -118,8 +119,8 @@ fn blocks_meet_those_that_have_time_to_leave_the_same_sms() {
         let urgent = engine.submit(Duration::ZERO, urgent, &mut actions);
         engine.settle(Duration::ZERO, &mut actions);
         let [first, urgent] = [first, urgent].map(|op| launched(&actions, op)[0]);
-        assert!(urgent.meets & !queue_bit(first.queue) == 0, "{urgent:?}");
-        urgent.meets != 0
+        assert!(urgent.vicinity.meets & !queue_bit(first.queue) == 0, "{urgent:?}");
+        urgent.vicinity.meets != 0
     };
     assert!(meets_first(Some(Duration::from_millis(1))) && meets_first(Some(Duration::ZERO)));
     assert!(!meets_first(None), "they leave as soon as possible");
@@ -163,18 +164,18 @@ fn blocks_of_launches_that_keep_to_their_sms_do_not_meet() {
     let (small, _) = submit(&mut engine, 0, 1);
     let (_, other) = submit(&mut engine, 1, 100);
     let other = other.expect("on the device");
-    assert!(other.signal.range() == SmRange::new(2, 4) && other.meets != 0, "{other:?}");
+    assert!(other.signal.range() == SmRange::new(2, 4) && other.vicinity.meets != 0, "{other:?}");
     out(&mut engine, small, 0, 1);
     // Now both keep to their SMs, and so does what is queued behind one of them, whose own queue is none of another launch.
     let (_, first) = submit(&mut engine, 0, 100);
     let first = first.expect("on the device");
-    assert_eq!((first.signal.range(), first.meets), (SmRange::new(0, 2), 0));
+    assert_eq!((first.signal.range(), first.vicinity.meets), (SmRange::new(0, 2), 0));
     let (second, _) = submit(&mut engine, 0, 100);
     let mut actions = Vec::new();
     engine.go_ahead(Duration::ZERO, &mut actions);
     let ahead = launched(&actions, second);
     let [ahead] = ahead[..] else { panic!("{ahead:?}") };
-    assert_eq!((ahead.after.is_some(), ahead.meets), (true, 0));
+    assert_eq!((ahead.after.is_some(), ahead.vicinity.meets), (true, 0));
 }
 
 #[test]
