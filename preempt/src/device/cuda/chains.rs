@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex};
 use preempt_device::abi::{Cohort, Post};
 
 use super::context::{Context, call};
-use super::divisions::Need;
 use super::graphs::{Node, Nodes, Raw, UnusedGraphs, entry_node};
 use super::kernels::{Kernels, Launchable};
 use super::launch::{NO_COHORT, Placed};
@@ -179,11 +178,9 @@ impl CudaDevice {
             Step::Copy(_) | Step::Captured(_) => None,
         });
         for ((node, launch), cohort) in graph.nodes.iter().zip(launches).zip(cohorts) {
-            let launchable = self.kernels.of(launch)?;
-            let Launchable { function, cohort: place, cooperates, added_shared, .. } = launchable;
+            let Launchable { function, cohort: place, cooperates, added_shared, need, .. } =
+                self.kernels.of(launch)?;
             // The last one stands for all of them: the largest of a chain is not looked for.
-            let Launchable { shared, blocks_per_sm, .. } = launchable;
-            let need = Need { block: shared, most: blocks_per_sm, blocks: blocks_per_sm };
             self.divide(queue, cohort.blocks, need, 0);
             let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
             let shape =

@@ -45,21 +45,19 @@ pub(super) struct Need {
     /// Blocks that the kernel could have on an SM, and those of them that the grid has there.
     pub most: u32,
     pub blocks: u32,
+    /// Whether the kernel asks for all shared memory where the launch asks for nothing.
+    pub prefers_all: bool,
 }
 
 impl Need {
-    /// Of a grid of `blocks`, for this many SMs.
-    pub fn of(block: u32, most: u32, blocks: u32, sms: u32) -> Need {
-        Need { block, most, blocks: blocks.div_ceil(sms.max(1)).min(most) }
+    /// The same of a grid of `blocks` for this many SMs.
+    pub fn of(self, blocks: u32, sms: u32) -> Need {
+        Need { blocks: blocks.div_ceil(sms.max(1)).min(self.most), ..self }
     }
 
+    /// Bytes of shared memory of `blocks`.
     fn with(self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.block.saturating_add(SHARED_PER_BLOCK))
-    }
-
-    /// The bytes of shared memory of all blocks that the kernel could have.
-    pub fn all(self) -> u32 {
-        self.with(self.most)
     }
 }
 
@@ -101,10 +99,19 @@ impl Divisions {
         let others = others?;
         let last = self.last.iter().map(|of| of.load(Ordering::Relaxed));
         let asked = rounded(last.fold(others.max(LEAST), u32::max), all);
-        let without = rounded(need.all(), all);
         // A division that is much is there already, and without being asked the driver takes it if it suits.
-        let suits = asked == without || is_much(asked) && asked >= without;
+        let suits = is_much(asked) && asked >= self.without(need);
         (!is_much(own) && !suits).then(|| Division::of(asked, need.block, all))
+    }
+
+    /// The bytes that an SM has if nothing is asked for.
+    pub fn without(&self, need: Need) -> u32 {
+        let bytes = need.with(need.most);
+        match self.shared_per_sm {
+            Some(all) if need.prefers_all => all,
+            Some(all) => rounded(bytes, all),
+            None => bytes,
+        }
     }
 
     /// The attribute of a launch by which the driver has an SM divided so.
@@ -151,7 +158,7 @@ mod tests {
 
     /// A kernel with `most` blocks of 2 KiB on an SM, in a grid of `blocks`.
     fn need(most: u32, blocks: u32) -> Need {
-        Need { block: 2 * KIB, most, blocks }
+        Need { block: 2 * KIB, most, blocks, prefers_all: false }
     }
 
     fn bytes(division: Option<Division>) -> Option<u32> {
@@ -162,10 +169,10 @@ mod tests {
     fn grids_that_may_meet_have_what_the_one_needs_that_needs_most() {
         let divisions = Divisions::new(ALL, OLDEST);
         // 16 blocks are 48 KiB.
-        let few = Need { block: 0, most: 2, blocks: 2 };
+        let few = Need { block: 0, ..need(2, 2) };
         assert_eq!(divisions.of(need(16, 16), None), None, "it meets no other one");
         assert_eq!(bytes(divisions.of(few, Some(0))), Some(64), "that may come again");
-        assert_eq!(divisions.of(need(16, 16), Some(0)), None, "what it gets anyway");
+        assert_eq!(bytes(divisions.of(need(16, 16), Some(0))), Some(64), "its own");
         assert_eq!(bytes(divisions.of(need(32, 2), Some(0))), Some(64), "as few as it has there");
         (1..LAST).for_each(|_| assert_eq!(divisions.of(few, None), None));
         assert_eq!(bytes(divisions.of(few, Some(0))), Some(32), "the others are long ago");
@@ -175,10 +182,12 @@ mod tests {
     #[test]
     fn what_needs_much_costs_no_other_kernel_cache() {
         let divisions = Divisions::new(ALL, OLDEST);
-        let few = Need { block: 0, most: 2, blocks: 2 };
+        let few = Need { block: 0, ..need(2, 2) };
         assert_eq!(divisions.of(need(32, 32), Some(0)), None);
         assert_eq!(bytes(divisions.of(few, Some(0))), Some(32));
         assert_eq!(divisions.of(few, Some(96 * KIB)), None, "any larger one suits it");
+        let prefers_all = Need { prefers_all: true, ..few };
+        assert_eq!(bytes(divisions.of(prefers_all, Some(96 * KIB))), Some(100), "less than all");
         assert_eq!(
             bytes(divisions.of(need(70, 1), Some(96 * KIB))),
             Some(100),
@@ -188,7 +197,7 @@ mod tests {
 
     #[test]
     fn needs_are_of_the_blocks_that_an_sm_gets() {
-        let of = |blocks, sms| Need::of(2 * KIB, 8, blocks, sms).blocks;
+        let of = |blocks, sms| need(8, 8).of(blocks, sms).blocks;
         assert_eq!([of(1, 4), of(9, 4), of(32, 4), of(1000, 4), of(3, 0)], [1, 3, 8, 8, 3]);
     }
 

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::code::Function;
 use super::context::Context;
+use super::divisions::Need;
 use super::driver::{DeviceAttribute, FunctionAttribute};
 use super::launch::CohortPlace;
 use super::loaded::{Loaded, LoadedEntry};
@@ -102,9 +103,9 @@ pub(super) struct Launchable {
     pub blocks_per_sm: u32,
     /// Blocks on an SM that holds the proxy.
     pub beside_proxy: u32,
-    /// Bytes of shared memory of a block, beside what each takes for itself: of a cohort, and of a plain grid.
-    pub shared: u32,
-    pub shared_of_plain: u32,
+    /// What a cohort that fills the device needs of an SM's memory, and what a plain grid does.
+    pub need: Need,
+    pub need_of_plain: Need,
 }
 
 /// A module that the scheduler has.
@@ -265,8 +266,15 @@ impl Kernels {
         let size = BlockSize { shared: dynamic, ..key.1 };
         let blocks_per_sm = self.occupancy(kernel, entry, block, size)?;
         let beside_proxy = self.beside_proxy(entry, size, blocks_per_sm);
+        let carveout = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
         let of_plain = plain
             .attribute(&self.context, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let need = Need {
+            block: dynamic.saturating_add(entry.static_shared),
+            most: blocks_per_sm,
+            blocks: blocks_per_sm,
+            prefers_all: function.attribute(&self.context, carveout)? == CARVEOUT_MAX_SHARED as u32,
+        };
         let launchable = Launchable {
             function,
             plain,
@@ -276,8 +284,8 @@ impl Kernels {
             waits,
             blocks_per_sm,
             beside_proxy,
-            shared: dynamic.saturating_add(entry.static_shared),
-            shared_of_plain: key.1.shared.saturating_add(of_plain),
+            need,
+            need_of_plain: Need { block: key.1.shared.saturating_add(of_plain), ..need },
         };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)

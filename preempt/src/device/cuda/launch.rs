@@ -121,7 +121,8 @@ impl CudaDevice {
         let met = (0..u64::BITS).filter(|&queue| meets & queue_bit(queue) != 0);
         let others = met.map(|queue| self.gates.shared_on_sm(queue)).max();
         let division = self.divisions.of(need, others);
-        self.gates.note(queue, blocks, division.map_or(need.all(), |division| division.bytes));
+        let has = division.map_or_else(|| self.divisions.without(need), |division| division.bytes);
+        self.gates.note(queue, blocks, has);
         division
     }
 
@@ -140,10 +141,9 @@ impl CudaDevice {
         let context = self.context();
         let _entered = context.enter()?;
         let launchable = self.kernels.of(launch)?;
-        let Launchable { function, cohort: place, cooperates, waits, .. } = launchable;
-        let Vicinity { sms, meets } = vicinity;
-        let need = Need::of(launchable.shared, launchable.blocks_per_sm, cohort.blocks, sms);
-        let division = self.divide(queue, cohort.blocks, need, meets);
+        let Launchable { function, cohort: place, cooperates, waits, need, .. } = launchable;
+        let need = need.of(cohort.blocks, vicinity.sms);
+        let division = self.divide(queue, cohort.blocks, need, vicinity.meets);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attributes = [early_start(), Divisions::attribute(division)];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
@@ -188,9 +188,9 @@ impl CudaDevice {
         let context = self.context();
         let _entered = context.enter()?;
         let shared = launch.shared_bytes();
-        let launchable = self.kernels.get(launch.kernel, launch.block, shared)?;
-        let Launchable { plain: entry, shared_of_plain, blocks_per_sm, .. } = launchable;
-        let need = Need::of(shared_of_plain, blocks_per_sm, plain.tasks, vicinity.sms);
+        let Launchable { plain: entry, need_of_plain, .. } =
+            self.kernels.get(launch.kernel, launch.block, shared)?;
+        let need = need_of_plain.of(plain.tasks, vicinity.sms);
         let division = self.divide(queue, plain.tasks, need, vicinity.meets);
         let mut attribute = Divisions::attribute(division);
         let [x, y, z] = plain.extents;
