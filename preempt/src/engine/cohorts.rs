@@ -264,7 +264,6 @@ impl Engine {
     /// Blocks without such time are out so soon that it costs less than cache.
     fn meets(&self, key: OpKey, keeps_to: SmRange) -> QueueSet {
         let Some(Op { launch: Some(launch), stream, .. }) = self.ops.get(key) else { return 0 };
-        // Which launches share all SMs is decided by how fast they are together, with the divisions that their kernels ask for.
         if launch.shares || self.launches.known <= 1 {
             return 0;
         }
@@ -287,14 +286,18 @@ impl Engine {
     /// Where the blocks of a cohort go, and whose they may meet.
     fn vicinity(&self, key: OpKey, place: &CohortPlace, keeps_to: SmRange) -> Vicinity {
         let all = self.ledger.sms();
-        let handover = || self.ops.get(key)?.launch.as_ref().map(|launch| launch.handover);
-        let behind = || handover().map_or(all, |range| ledger::count(range, all));
-        match *place {
-            CohortPlace::Free { sms, .. } => Vicinity { sms, meets: self.meets(key, keeps_to) },
-            CohortPlace::Behind(_) => Vicinity { sms: behind(), meets: self.meets(key, keeps_to) },
+        let launch = self.ops.get(key).and_then(|op| op.launch.as_ref());
+        let shares = launch.is_some_and(|launch| launch.shares);
+        let (sms, meets) = match *place {
+            CohortPlace::Free { sms, .. } => (sms, self.meets(key, keeps_to)),
+            CohortPlace::Behind(_) => {
+                let handover = launch.map(|launch| ledger::count(launch.handover, all));
+                (handover.unwrap_or(all), self.meets(key, keeps_to))
+            }
             // It begins at any time, beside others than now.
-            CohortPlace::Gated { .. } => Vicinity { sms: all, meets: 0 },
-        }
+            CohortPlace::Gated { .. } => (all, 0),
+        };
+        Vicinity { sms, meets, shares }
     }
 
     /// Puts a cohort into a queue.

@@ -60,6 +60,8 @@ pub(crate) struct Vicinity {
     /// The queues whose blocks its own may meet on an SM: those of launches beside it, where no word keeps the ones or the others
     /// to the SMs of their launch, and those that have time to leave its SMs.
     pub meets: QueueSet,
+    /// Whether it shares its SMs with another launch because both are fast together, with the divisions that their kernels ask for.
+    pub shares: bool,
 }
 
 /// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is

@@ -208,7 +208,7 @@ impl<'a> Rig<'a> {
             gated: false,
             over: None,
             tells_progress: false,
-            vicinity: Vicinity { sms: self.device.properties().sms, meets: 0 },
+            vicinity: Vicinity { sms: self.device.properties().sms, meets: 0, shares: false },
         }
     }
 

@@ -684,7 +684,7 @@ mod tests {
             gated: false,
             over: None,
             tells_progress: false,
-            vicinity: Vicinity { sms: 1, meets: 0 },
+            vicinity: Vicinity { sms: 1, meets: 0, shares: false },
         };
         let out = posts.each_ref().map(|post| {
             let mut out =

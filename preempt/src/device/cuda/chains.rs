@@ -21,7 +21,7 @@ use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
 use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
-use crate::vocabulary::MOST_TOGETHER;
+use crate::vocabulary::{MOST_TOGETHER, Vicinity};
 
 /// The chains of a program.
 #[derive(Debug)]
@@ -181,7 +181,8 @@ impl CudaDevice {
             let Launchable { function, cohort: place, cooperates, added_shared, need, .. } =
                 self.kernels.of(launch)?;
             // The last one stands for all of them: the largest of a chain is not looked for.
-            self.divide(queue, cohort.blocks, need, 0);
+            let vicinity = Vicinity { sms: 1, meets: 0, shares: true };
+            self.divide(queue, cohort.blocks, need, vicinity);
             let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
             let shape =
                 entry_node(context, &function, [cohort.blocks, 1, 1], (launch, added_shared));

@@ -1,12 +1,13 @@
 //! How the memory of an SM is divided into cache and shared memory where blocks of several kernels may meet on it.
 //!
 //! An SM without blocks is divided as the grid asks for that comes to it next. To an SM with blocks come those alone that its
-//! division suits: it has the shared memory of as many blocks as the kernel can have there, and no more than the grid asked for.
-//! A grid that asks for nothing gets what its kernel needs, and takes any larger division. (An H200 with driver 580: short grids
-//! beside persistent ones, of other sizes.) Persistent blocks stay, and the hardware puts them wherever there is room. So a short
-//! kernel can wait on SMs that are its launch's own until a long launch beside it is over. Therefore grids that may meet ask for
-//! the same division, the least that suits each of them, because the rest is cache. A grid with few blocks for each of its SMs
-//! asks for less than its kernel could have there.
+//! division suits: it has the shared memory of as many blocks as the kernel can have there, or else what the grid asked for,
+//! and no more than that. A grid that asks for nothing gets what its kernel needs, and takes any larger division. (An H200 with
+//! driver 580: grids of 40 sizes beside persistent ones of each division.) Persistent blocks stay, and the hardware puts them
+//! wherever there is room. So a short kernel can wait on SMs that are its launch's own until a long launch beside it is over.
+//! Therefore grids that may meet ask for the same division, the least that suits each of them, because the rest is cache. A grid
+//! with few blocks for each of its SMs asks for less than its kernel could have there. Soon after, grids that meet none ask, too:
+//! others may come while they run.
 //!
 //! For a grid that needs more than a third of the shared memory nothing is asked, of others neither: with all of it, a search
 //! in a suffix tree takes 3.5 times as long (H200). So such a grid may wait as above.
@@ -75,7 +76,9 @@ pub(super) struct Division {
 pub(super) struct Divisions {
     /// Bytes of shared memory of an SM, by the last grids, those that meet no others among them; 0 for those that need much.
     last: [AtomicU32; LAST],
-    next: AtomicUsize,
+    /// Grids so far, and how many there were when the last one met others.
+    grids: AtomicUsize,
+    met: AtomicUsize,
     /// What an SM can have; `None` if the driver cannot be told of single launches.
     shared_per_sm: Option<u32>,
 }
@@ -84,19 +87,28 @@ impl Divisions {
     /// For SMs that can have this many bytes of shared memory, with a driver of this version of CUDA.
     pub fn new(shared_per_sm: u32, driver: i32) -> Divisions {
         let shared_per_sm = (driver >= OLDEST && shared_per_sm > 0).then_some(shared_per_sm);
-        Divisions { last: Default::default(), next: AtomicUsize::new(0), shared_per_sm }
+        Divisions {
+            last: Default::default(),
+            grids: AtomicUsize::new(LAST),
+            met: AtomicUsize::new(0),
+            shared_per_sm,
+        }
     }
 
     /// What is asked for a grid that needs this, and meets others if there are `others`, the most that SMs have for them.
-    /// `None` if nothing is.
+    /// `None` if nothing is asked for.
     pub fn of(&self, need: Need, others: Option<u32>) -> Option<Division> {
         let all = self.shared_per_sm?;
         let is_much = |bytes| bytes > all / MOST;
         let own = rounded(need.with(need.blocks), all);
         // Relaxed: the scheduler's lock orders the calls.
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % LAST;
-        self.last[at].store(if is_much(own) { 0 } else { own }, Ordering::Relaxed);
-        let others = others?;
+        let grids = self.grids.fetch_add(1, Ordering::Relaxed);
+        self.last[grids % LAST].store(if is_much(own) { 0 } else { own }, Ordering::Relaxed);
+        if others.is_some() {
+            self.met.store(grids, Ordering::Relaxed);
+        }
+        let has_met = || grids - self.met.load(Ordering::Relaxed) < LAST;
+        let others = others.or_else(|| has_met().then_some(0))?;
         let last = self.last.iter().map(|of| of.load(Ordering::Relaxed));
         let asked = rounded(last.fold(others.max(LEAST), u32::max), all);
         // A division that is much is there already, and without being asked the driver takes it if it suits.
@@ -138,7 +150,8 @@ impl Division {
             Division { percent, bytes: rounded(blocks.map_or(used, with_own), all) }
         };
         let suits = |division: &Division| division.bytes >= bytes;
-        (0..100).map(with).find(suits).unwrap_or(Division { percent: 100, bytes: all })
+        // With none, blocks come to no SM that has others.
+        (1..100).map(with).find(suits).unwrap_or(Division { percent: 100, bytes: all })
     }
 }
 
@@ -174,8 +187,11 @@ mod tests {
         assert_eq!(bytes(divisions.of(few, Some(0))), Some(64), "that may come again");
         assert_eq!(bytes(divisions.of(need(16, 16), Some(0))), Some(64), "its own");
         assert_eq!(bytes(divisions.of(need(32, 2), Some(0))), Some(64), "as few as it has there");
-        (1..LAST).for_each(|_| assert_eq!(divisions.of(few, None), None));
-        assert_eq!(bytes(divisions.of(few, Some(0))), Some(32), "the others are long ago");
+        for _ in 1..LAST {
+            assert!(divisions.of(few, None).is_some(), "others may come");
+        }
+        assert_eq!(divisions.of(few, None), None, "they are long ago");
+        assert_eq!(bytes(divisions.of(few, Some(0))), Some(32), "so is what they needed");
         assert_eq!(bytes(divisions.of(few, Some(64 * KIB))), Some(64), "that is there");
     }
 
@@ -213,7 +229,10 @@ mod tests {
             [(8, 32), (15, 64), (15, 64), (29, 100)]
         );
         assert_eq!([of(32, 2048), of(64, 2048)], [(6, 32), (10, 64)]);
-        assert_eq!([of(8, 100), of(32, 100), of(64, 100)], [(0, 8), (1, 32), (2, 64)]);
+        assert_eq!(
+            [of(8, 112), of(32, 112), of(64, 112), of(64, 39_700)],
+            [(1, 32), (1, 32), (2, 64), (1, 64)]
+        );
         assert_eq!(of(300, 0).1, 228);
     }
 

@@ -609,8 +609,8 @@ impl CudaDevice {
     ) -> Result<(), Error> {
         if let Some(launch) = only_launch(&program.steps) {
             let grid = PlainGrid { extents: launch.grid, ..grid };
-            // It has its kernel's division.
-            let vicinity = Vicinity { sms: 1, meets: 0 };
+            // As if it filled the device.
+            let vicinity = Vicinity { sms: 1, meets: 0, shares: false };
             // SAFETY: the caller's promise.
             return unsafe { self.launch_plain(queue, launch, grid, vicinity) };
         }

@@ -19,7 +19,7 @@ use super::watch::End;
 use crate::device::KernelLaunch;
 use crate::device::control::PlainGrid;
 use crate::error::Error;
-use crate::vocabulary::{QueueSet, Vicinity, queue_bit};
+use crate::vocabulary::{Vicinity, queue_bit};
 
 /// Parameters: a launch with at most this number needs no allocation.
 const FEW_PARAMETERS: usize = 64;
@@ -116,11 +116,12 @@ impl CudaDevice {
         queue: u32,
         blocks: u32,
         need: Need,
-        meets: QueueSet,
+        Vicinity { sms, meets, shares }: Vicinity,
     ) -> Option<Division> {
+        let need = need.of(blocks, sms);
         let met = (0..u64::BITS).filter(|&queue| meets & queue_bit(queue) != 0);
         let others = met.map(|queue| self.gates.shared_on_sm(queue)).max();
-        let division = self.divisions.of(need, others);
+        let division = self.divisions.of(need, others).filter(|_| !shares);
         let has = division.map_or_else(|| self.divisions.without(need), |division| division.bytes);
         self.gates.note(queue, blocks, has);
         division
@@ -142,8 +143,7 @@ impl CudaDevice {
         let _entered = context.enter()?;
         let launchable = self.kernels.of(launch)?;
         let Launchable { function, cohort: place, cooperates, waits, need, .. } = launchable;
-        let need = need.of(cohort.blocks, vicinity.sms);
-        let division = self.divide(queue, cohort.blocks, need, vicinity.meets);
+        let division = self.divide(queue, cohort.blocks, need, vicinity);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
         let mut attributes = [early_start(), Divisions::attribute(division)];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
@@ -190,8 +190,7 @@ impl CudaDevice {
         let shared = launch.shared_bytes();
         let Launchable { plain: entry, need_of_plain, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
-        let need = need_of_plain.of(plain.tasks, vicinity.sms);
-        let division = self.divide(queue, plain.tasks, need, vicinity.meets);
+        let division = self.divide(queue, plain.tasks, need_of_plain, vicinity);
         let mut attribute = Divisions::attribute(division);
         let [x, y, z] = plain.extents;
         let config = CUlaunchConfig {
