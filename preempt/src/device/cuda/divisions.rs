@@ -79,26 +79,31 @@ pub(super) struct Divisions {
     /// Grids so far, and how many there were when the last one met others.
     grids: AtomicUsize,
     met: AtomicUsize,
-    /// What an SM can have; `None` if the driver cannot be told of single launches.
-    shared_per_sm: Option<u32>,
+    /// What an SM can have.
+    all: u32,
+    /// Whether the driver can be told of single launches.
+    can_ask: bool,
 }
 
 impl Divisions {
     /// For SMs that can have this many bytes of shared memory, with a driver of this version of CUDA.
     pub fn new(shared_per_sm: u32, driver: i32) -> Divisions {
-        let shared_per_sm = (driver >= OLDEST && shared_per_sm > 0).then_some(shared_per_sm);
         Divisions {
             last: Default::default(),
             grids: AtomicUsize::new(LAST),
             met: AtomicUsize::new(0),
-            shared_per_sm,
+            all: shared_per_sm,
+            can_ask: driver >= OLDEST && shared_per_sm > 0,
         }
     }
 
     /// What is asked for a grid that needs this, and meets others if there are `others`, the most that SMs have for them.
     /// `None` if nothing is asked for.
     pub fn of(&self, need: Need, others: Option<u32>) -> Option<Division> {
-        let all = self.shared_per_sm?;
+        let all = self.all;
+        if !self.can_ask {
+            return None;
+        }
         let is_much = |bytes| bytes > all / MOST;
         let own = rounded(need.with(need.blocks), all);
         // Relaxed: the scheduler's lock orders the calls.
@@ -112,17 +117,16 @@ impl Divisions {
         let last = self.last.iter().map(|of| of.load(Ordering::Relaxed));
         let asked = rounded(last.fold(others.max(LEAST), u32::max), all);
         // A division that is much is there already, and without being asked the driver takes it if it suits.
-        let suits = is_much(asked) && asked >= self.without(need);
+        let suits = is_much(asked) && asked >= rounded(need.with(need.most), all);
         (!is_much(own) && !suits).then(|| Division::of(asked, need.block, all))
     }
 
-    /// The bytes that an SM has if nothing is asked for.
+    /// The bytes that an SM has at most if nothing is asked for. Of most kernels the driver gives more than they need, by a
+    /// division.
     pub fn without(&self, need: Need) -> u32 {
-        let bytes = need.with(need.most);
-        match self.shared_per_sm {
-            Some(all) if need.prefers_all => all,
-            Some(all) => rounded(bytes, all),
-            None => bytes,
+        match need.prefers_all {
+            true => self.all,
+            false => rounded(rounded(need.with(need.most), self.all).saturating_add(1), self.all),
         }
     }
 
@@ -202,13 +206,23 @@ mod tests {
         assert_eq!(divisions.of(need(32, 32), Some(0)), None);
         assert_eq!(bytes(divisions.of(few, Some(0))), Some(32));
         assert_eq!(divisions.of(few, Some(96 * KIB)), None, "any larger one suits it");
-        let prefers_all = Need { prefers_all: true, ..few };
-        assert_eq!(bytes(divisions.of(prefers_all, Some(96 * KIB))), Some(100), "less than all");
         assert_eq!(
             bytes(divisions.of(need(70, 1), Some(96 * KIB))),
             Some(100),
             "this one does not"
         );
+    }
+
+    /// As an H200 has it, where grids ask for nothing.
+    #[test]
+    fn the_driver_gives_kernels_a_division_more_than_they_need() {
+        let divisions = Divisions::new(ALL, OLDEST);
+        let without = |need: Need| divisions.without(need) / KIB;
+        assert_eq!(
+            [need(1, 1), need(8, 8), need(16, 1), need(70, 70)].map(without),
+            [16, 64, 100, 228]
+        );
+        assert_eq!(without(Need { prefers_all: true, ..need(1, 1) }), 228);
     }
 
     #[test]

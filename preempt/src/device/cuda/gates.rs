@@ -20,6 +20,7 @@ use preempt_device::abi::{DeviceQueue, Signal};
 use super::code::{Code, Function};
 use super::context::{Context, call};
 use super::driver::{FunctionAttribute, RawStream};
+use super::kernels::CARVEOUT_DEFAULT;
 use super::memory::{Fixed, Pinned};
 use super::queues::{DeviceQueues, QUEUES};
 use crate::device::{Gate, Properties};
@@ -88,12 +89,14 @@ END:
 /// For SMs whose blocks have little shared memory, and for others.
 const NAMES: [&str; 2] = ["preempt_gate_small", "preempt_gate_large"];
 
-/// The part of an SM's memory that each is to have as shared memory, in percent.
-pub(super) const CARVEOUTS: [i32; 2] = [0, 100];
+/// The part of an SM's memory that each is to have as shared memory, in percent. On an H200 with driver 580, a block of 32
+/// threads that asks for 0 finds room on SMs with up to 32 KiB, and gives that to an SM without blocks. One that asks for
+/// nothing finds room on SMs with 32 KiB or more. With 100 it would, too, and leave an SM without blocks no cache: grids that ask
+/// for less would wait there until it leaves.
+pub(super) const CARVEOUTS: [i32; 2] = [0, CARVEOUT_DEFAULT];
 
-/// Bytes of shared memory of all blocks on an SM that are little. On an H200 the first entry finds room beside blocks that
-/// have up to 18 KiB in all, with what each takes for itself, and the second one beside blocks that have 9 KiB or more.
-const LITTLE: u32 = 12 << 10;
+/// Bytes of shared memory of an SM that are little.
+const LITTLE: u32 = 32 << 10;
 
 const QUEUE_COUNT: usize = QUEUES.total() as usize;
 

@@ -28,7 +28,7 @@ const SHARED_BY_DEFAULT: u32 = 48 << 10;
 pub(super) const SHARED_PER_BLOCK: u32 = 1 << 10;
 
 /// For [`FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`].
-const CARVEOUT_DEFAULT: i32 = -1;
+pub(super) const CARVEOUT_DEFAULT: i32 = -1;
 const CARVEOUT_MAX_SHARED: i32 = 100;
 
 /// What the preemptible entry of a kernel with a checkpoint has in the PTX (`preempt_device::target`).
