@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::policy::{DynamicPriority, Ffs, StaticPriority};
-use crate::sim::{Costs, Machine, Simulation, Workload};
+use crate::sim::{Costs, KernelModel, Machine, Simulation, Workload};
 
 /// Far above what any of these takes.
 const SOON: Duration = Duration::from_secs(10);
@@ -76,6 +76,23 @@ fn change(value: &mut Value, number: u64) {
     }
 }
 
+/// A recording of a few launches, which takes a fiftieth of the time of [`RECORDED`](super::tests::RECORDED).
+fn short() -> Recording {
+    let mut workload = Workload::new(3);
+    for priority in 0..3 {
+        let stream = workload.stream(priority);
+        let kernel = KernelModel::new("k", Duration::from_micros(200), 9);
+        let (period, end) = (Duration::from_micros(150), Duration::from_micros(400));
+        workload.repeat(stream, &kernel, Duration::ZERO, period, end);
+    }
+    let simulation = Simulation::new(Machine::new(3, Costs::h200()), StaticPriority::new());
+    let results = simulation.recording(true).run(&workload).expect("results");
+    results.recording.expect("recorded")
+}
+
+/// Of this many changes one is of the long recording.
+const LONG: u64 = 16;
+
 /// How many files were read, replayed, and played. Relaxed throughout: one thread counts.
 static READ: AtomicU64 = AtomicU64::new(0);
 static REPLAYED: AtomicU64 = AtomicU64::new(0);
@@ -99,7 +116,8 @@ fn judge(file: &Value) {
 
 #[test]
 fn changed_recordings_are_refused_or_replayed() {
-    let original = serde_json::to_value(&super::tests::RECORDED.0).expect("JSON");
+    let json = |recording: &Recording| serde_json::to_value(&recording.0).expect("JSON");
+    let (long, short) = (json(&super::tests::RECORDED), json(&short()));
     // Replays catch the engine's panics, of which there would be a message each.
     let messages: Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync> = Arc::from(panic::take_hook());
     let (of_others, here) = (messages.clone(), thread::current().id());
@@ -110,7 +128,8 @@ fn changed_recordings_are_refused_or_replayed() {
     }));
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     let result = runner.run(&edits(), |edits| {
-        let mut file = original.clone();
+        let is_long = edits.iter().any(|edit| edit.number % LONG == 0);
+        let mut file = if is_long { long.clone() } else { short.clone() };
         for Edit { path, number } in &edits {
             // Mostly of what happened, which is one of the file's fields.
             let at = if number % 5 > 0 { &mut file["steps"] } else { &mut file };
