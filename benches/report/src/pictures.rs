@@ -11,6 +11,7 @@ mod armed;
 pub(crate) mod chimera;
 mod choice;
 mod coschedule;
+mod engine;
 mod fairness;
 mod foreign;
 mod latency;
@@ -30,7 +31,7 @@ mod urgent_inference;
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 20] = [
+const SUITES: [(&str, Draw); 21] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
@@ -51,6 +52,7 @@ const SUITES: [(&str, Draw); 20] = [
     ("armed", armed::picture),
     ("storm", storm::picture),
     ("soak", soak::picture),
+    ("engine", engine::picture),
 ];
 
 /// Whether there is a picture of this suite.

@@ -564,6 +564,18 @@ fn soak_shows_memory_over_its_parts_where_it_is_known() {
 }
 
 #[test]
+fn engine_has_a_group_for_each_policy_and_number_that_waits() {
+    let row = |policy: &str, launches: &str, waiting: u32| json!({ "policy": policy, "launches": launches, "waiting": waiting, "event_p50_us": 0.9, "event_p99_us": 1.3, "decision_p50_us": 0.6, "decision_p99_us": 0.9, "sms_needed": [132] });
+    let rows = vec![row("FFS", "large", 1000), row("static priority", "mixed", 100_000)];
+    let (bars, texts) = svg_of(&results("engine", rows, json!({})));
+    assert_eq!(bars[..4], [2, 2, 2, 2]);
+    has(
+        &texts,
+        &["FFS, large", "static priority, mixed", "1000 launches wait", "100000 launches wait"],
+    );
+}
+
+#[test]
 fn storm_shows_what_blocks_did_where_it_is_counted() {
     let row = |name: &str, count: u64| json!({ "name": name, "drains": count, "drops": count, "switches": count });
     let rows = vec![row("random ranges", 9000), row("cancelled", 0)];

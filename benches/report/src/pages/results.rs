@@ -159,7 +159,8 @@ impl Results {
         parse(&rows).with_context(|| self.file.clone())
     }
 
-    /// The picture of it, beside it. There are pictures of what was measured on a GPU, where its suite has one.
+    /// The picture of it, beside it. There are pictures of what was measured on a GPU, where its suite has one, and of the
+    /// engine, which needs none.
     ///
     /// # Errors
     ///
@@ -172,7 +173,8 @@ impl Results {
 
     fn has_picture(&self) -> bool {
         let suite = self.text("suite").unwrap_or_default();
-        self.file.ends_with("-gpu.json") && ensure_picture(suite).is_ok()
+        let is_there = self.file.ends_with("-gpu.json") || suite == "engine";
+        is_there && ensure_picture(suite).is_ok()
     }
 
     /// The name of the file that its picture is in.
