@@ -14,9 +14,8 @@ use crate::vocabulary::{
 
 /// Where a cohort goes.
 pub(super) enum CohortPlace {
-    /// Into a free queue, with the number of SMs that it is for, those that its blocks may use, and the plain launch that leaves
-    /// these to it.
-    Free { sms: u32, keeps_to: SmRange, over: Option<OpKey> },
+    /// Into a free queue, with the blocks that an SM gets, the SMs that they may use, and the plain launch that leaves these.
+    Free { on_sm: u32, keeps_to: SmRange, over: Option<OpKey> },
     /// Behind another launch, with what the queue may use.
     Behind(After),
     /// Into a free queue, behind a gate, with the plain launch that leaves SMs to it.
@@ -149,17 +148,12 @@ impl Engine {
         let work = launch.work(there, sms, &self.costs);
         let (others, outside) =
             (|| self.ledger.has_others(range), || self.sms_outside(range, key, None));
+        let on_sm = room.min(work.bare).div_ceil(uncovered);
         let Some(shape) = work.shape(place, others, outside) else { return };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         launch.books(&mut self.ledger, &mut self.guests).cover(range);
         let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
-        self.put(
-            key,
-            (slot, queue),
-            shape,
-            CohortPlace::Free { sms: uncovered, keeps_to, over },
-            actions,
-        );
+        self.put(key, (slot, queue), shape, CohortPlace::Free { on_sm, keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
             launch.start(now);
             // What it had before may have left for good.
@@ -283,21 +277,29 @@ impl Engine {
         others.fold(0, |set, (head, ..)| set | queue_bit(head))
     }
 
-    /// Where the blocks of a cohort go, and whose they may meet.
-    fn vicinity(&self, key: OpKey, place: &CohortPlace, keeps_to: SmRange) -> Vicinity {
-        let all = self.ledger.sms();
-        let launch = self.ops.get(key).and_then(|op| op.launch.as_ref());
-        let shares = launch.is_some_and(|launch| launch.shares);
-        let (sms, meets) = match *place {
-            CohortPlace::Free { sms, .. } => (sms, self.meets(key, keeps_to)),
-            CohortPlace::Behind(_) => {
-                let handover = launch.map(|launch| ledger::count(launch.handover, all));
-                (handover.unwrap_or(all), self.meets(key, keeps_to))
-            }
+    /// What a cohort of so many blocks is to an SM, and whose blocks may be there.
+    fn vicinity(
+        &self,
+        key: OpKey,
+        (queue, blocks): (QueueIndex, u32),
+        place: &CohortPlace,
+        keeps_to: SmRange,
+    ) -> Option<Vicinity> {
+        let Op { launch: Some(launch), stream, .. } = self.ops.get(key)? else { return None };
+        let on_each = |range| blocks.div_ceil(ledger::count(range, self.ledger.sms()).max(1));
+        let (on_sm, meets) = match *place {
+            CohortPlace::Free { on_sm, .. } => (on_sm, self.meets(key, keeps_to)),
+            CohortPlace::Behind(_) => (on_each(launch.handover), self.meets(key, keeps_to)),
             // It begins at any time, beside others than now.
-            CohortPlace::Gated { .. } => (all, 0),
+            CohortPlace::Gated { .. } => (on_each(launch.handover), 0),
         };
-        Vicinity { sms, meets, shares }
+        let is_other = |&(_, op, _): &(QueueIndex, OpKey, usize)| {
+            self.ops.get(op).is_some_and(|op| op.stream != *stream)
+        };
+        let others = self.queues.heads().filter(is_other);
+        let others = others.fold(0, |set, (head, ..)| set | queue_bit(head));
+        let is_behind = !self.queues.is_free(queue);
+        Some(Vicinity { on_sm, meets, others, is_behind, may_ask: !launch.shares })
     }
 
     /// Puts a cohort into a queue.
@@ -316,7 +318,8 @@ impl Engine {
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
-        let vicinity = self.vicinity(key, &place, keeps_to);
+        let vicinity = self.vicinity(key, (queue, blocks), &place, keeps_to);
+        let Some(vicinity) = vicinity else { return };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         let control = *launch.control.get_or_insert_with(|| self.controls.take());
         let is_first = launch.handed.is_none() && hands > 0;

@@ -52,16 +52,21 @@ pub(crate) struct CohortOrder {
     pub vicinity: Vicinity,
 }
 
-/// Where the blocks of a cohort go, and whose blocks may be there when it begins, as it looks when it is queued.
+/// What a cohort is to an SM, and whose blocks may be there when it begins, as it looks when it is queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Vicinity {
-    /// The number of SMs that its blocks are for.
-    pub sms: u32,
-    /// The queues whose blocks its own may meet on an SM: those of launches beside it, where no word keeps the ones or the others
-    /// to the SMs of their launch, and those that have time to leave its SMs.
+    /// The blocks of it that an SM gets, without those that leave at once.
+    pub on_sm: u32,
+    /// The queues whose blocks its own may meet on an SM: those of launches beside it, where no word keeps the ones or the
+    /// others to the SMs of their launch, and those that have time to leave its SMs.
     pub meets: QueueSet,
-    /// Whether it shares its SMs with another launch because both are fast together, with the divisions that their kernels ask for.
-    pub shares: bool,
+    /// The queues with cohorts of other streams, wherever these are.
+    pub others: QueueSet,
+    /// Whether there are others in its own queue.
+    pub is_behind: bool,
+    /// Whether it may ask for a division of SMs' memory. It may not where two launches share all SMs because both are fast
+    /// together, with what their kernels ask for.
+    pub may_ask: bool,
 }
 
 /// The cohort that another one was queued behind. Until its slot's word is `left`, which says that its launch is

@@ -208,7 +208,7 @@ impl<'a> Rig<'a> {
             gated: false,
             over: None,
             tells_progress: false,
-            vicinity: Vicinity { sms: self.device.properties().sms, meets: 0, shares: false },
+            vicinity: Vicinity { on_sm: 1, meets: 0, others: 0, is_behind: false, may_ask: false },
         }
     }
 

@@ -684,7 +684,7 @@ mod tests {
             gated: false,
             over: None,
             tells_progress: false,
-            vicinity: Vicinity { sms: 1, meets: 0, shares: false },
+            vicinity: Vicinity { on_sm: 1, meets: 0, others: 0, is_behind: false, may_ask: false },
         };
         let out = posts.each_ref().map(|post| {
             let mut out =

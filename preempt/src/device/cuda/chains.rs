@@ -21,7 +21,7 @@ use super::streams::TrackedStream;
 use super::{CudaDevice, lock};
 use crate::device::{Chains, ProgramLaunch, Step};
 use crate::error::{DeviceError, Error};
-use crate::vocabulary::{MOST_TOGETHER, Vicinity};
+use crate::vocabulary::MOST_TOGETHER;
 
 /// The chains of a program.
 #[derive(Debug)]
@@ -180,9 +180,8 @@ impl CudaDevice {
         for ((node, launch), cohort) in graph.nodes.iter().zip(launches).zip(cohorts) {
             let Launchable { function, cohort: place, cooperates, added_shared, need, .. } =
                 self.kernels.of(launch)?;
-            // The last one stands for all of them: the largest of a chain is not looked for.
-            let vicinity = Vicinity { sms: 1, meets: 0, shares: true };
-            self.divide(queue, cohort.blocks, need, vicinity);
+            // Graphs' nodes ask for nothing. A chain is behind others in its queue.
+            self.gates.note(queue, cohort.blocks, self.divisions.without(need), true);
             let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
             let shape =
                 entry_node(context, &function, [cohort.blocks, 1, 1], (launch, added_shared));

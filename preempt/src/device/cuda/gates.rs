@@ -91,8 +91,8 @@ const NAMES: [&str; 2] = ["preempt_gate_small", "preempt_gate_large"];
 
 /// The part of an SM's memory that each is to have as shared memory, in percent. On an H200 with driver 580, a block of 32
 /// threads that asks for 0 finds room on SMs with up to 32 KiB, and gives that to an SM without blocks. One that asks for
-/// nothing finds room on SMs with 32 KiB or more. With 100 it would, too, and leave an SM without blocks no cache: grids that ask
-/// for less would wait there until it leaves.
+/// nothing finds room on SMs with 32 KiB or more. With 100 it would, too, and give an SM without blocks all: grids that ask for
+/// less would wait there until it leaves.
 pub(super) const CARVEOUTS: [i32; 2] = [0, CARVEOUT_DEFAULT];
 
 /// Bytes of shared memory of an SM that are little.
@@ -117,8 +117,7 @@ pub(super) struct Gates {
     opened: Fixed,
     queues: u64,
     functions: [Function; 2],
-    /// For each queue, of the grid that was put there last: its blocks, and the shared memory that an SM with them has at
-    /// least.
+    /// For each queue, of the grids that are there: blocks, and the shared memory that an SM with them may have.
     beside: [AtomicU64; QUEUE_COUNT],
     /// Whether kernels leave room for gates.
     expected: AtomicBool,
@@ -185,14 +184,18 @@ impl Gates {
         self.opened.address() + u64::from(queue) * size_of::<u64>() as u64
     }
 
-    /// Notes how many blocks a grid in a queue has, and the shared memory that an SM with them has at least, in bytes.
-    pub fn note(&self, queue: u32, blocks: u32, shared: u32) {
+    /// Notes how many blocks a grid in a queue has, and the bytes of shared memory that an SM with them may have; of grids that
+    /// are behind each other, the most of each.
+    pub fn note(&self, queue: u32, blocks: u32, shared: u32, is_behind: bool) {
+        let noted = &self.beside[queue as usize];
         // Relaxed: the scheduler's lock orders it and those that read it.
-        let word = u64::from(blocks) << 32 | u64::from(shared);
-        self.beside[queue as usize].store(word, Ordering::Relaxed);
+        let before = if is_behind { noted.load(Ordering::Relaxed) } else { 0 };
+        let blocks = blocks.max((before >> 32) as u32);
+        let shared = shared.max(before as u32);
+        noted.store(u64::from(blocks) << 32 | u64::from(shared), Ordering::Relaxed);
     }
 
-    /// The bytes of shared memory on an SM that were noted last for a queue.
+    /// The bytes of shared memory that SMs may have for the grids of a queue, as noted.
     pub fn shared_on_sm(&self, queue: u32) -> u32 {
         // The lower half.
         self.beside[queue as usize].load(Ordering::Relaxed) as u32

@@ -609,8 +609,9 @@ impl CudaDevice {
     ) -> Result<(), Error> {
         if let Some(launch) = only_launch(&program.steps) {
             let grid = PlainGrid { extents: launch.grid, ..grid };
-            // As if it filled the device.
-            let vicinity = Vicinity { sms: 1, meets: 0, shares: false };
+            // Of what is beside it nothing is known here.
+            let vicinity =
+                Vicinity { on_sm: u32::MAX, meets: 0, others: 0, is_behind: false, may_ask: false };
             // SAFETY: the caller's promise.
             return unsafe { self.launch_plain(queue, launch, grid, vicinity) };
         }

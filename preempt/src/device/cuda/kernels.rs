@@ -103,7 +103,7 @@ pub(super) struct Launchable {
     pub blocks_per_sm: u32,
     /// Blocks on an SM that holds the proxy.
     pub beside_proxy: u32,
-    /// What a cohort that fills the device needs of an SM's memory, and what a plain grid does.
+    /// What cohorts need of an SM's memory, and what plain grids do.
     pub need: Need,
     pub need_of_plain: Need,
 }
@@ -272,7 +272,6 @@ impl Kernels {
         let need = Need {
             block: dynamic.saturating_add(entry.static_shared),
             most: blocks_per_sm,
-            blocks: blocks_per_sm,
             prefers_all: function.attribute(&self.context, carveout)? == CARVEOUT_MAX_SHARED as u32,
         };
         let launchable = Launchable {
@@ -285,7 +284,11 @@ impl Kernels {
             blocks_per_sm,
             beside_proxy,
             need,
-            need_of_plain: Need { block: key.1.shared.saturating_add(of_plain), ..need },
+            need_of_plain: Need {
+                block: key.1.shared.saturating_add(of_plain),
+                most: plain.occupancy(&self.context, size.threads, key.1.shared)?,
+                ..need
+            },
         };
         self.prepared.write().unwrap_or_else(PoisonError::into_inner).insert(key, launchable);
         Ok(launchable)

@@ -12,7 +12,7 @@ use preempt_device::host::Args;
 
 use super::CudaDevice;
 use super::context::call;
-use super::divisions::{Division, Divisions, Need};
+use super::divisions::{Division, Need};
 use super::events::{Ends, Event};
 use super::kernels::Launchable;
 use super::watch::End;
@@ -109,21 +109,22 @@ pub(super) fn with_parameters<R>(
 }
 
 impl CudaDevice {
-    /// Notes a grid that is put into a queue, with its blocks and what it needs of an SM. Returns what to ask for where blocks of
-    /// other queues are met there, if anything.
-    pub(super) fn divide(
+    /// Notes a grid that is put into a queue, with its blocks and what its kernel needs of an SM. Returns what to ask for, if
+    /// anything.
+    fn divide(
         &self,
         queue: u32,
         blocks: u32,
         need: Need,
-        Vicinity { sms, meets, shares }: Vicinity,
+        Vicinity { on_sm, meets, others, is_behind, may_ask }: Vicinity,
     ) -> Option<Division> {
-        let need = need.of(blocks, sms);
-        let met = (0..u64::BITS).filter(|&queue| meets & queue_bit(queue) != 0);
-        let others = met.map(|queue| self.gates.shared_on_sm(queue)).max();
-        let division = self.divisions.of(need, others).filter(|_| !shares);
-        let has = division.map_or_else(|| self.divisions.without(need), |division| division.bytes);
-        self.gates.note(queue, blocks, has);
+        let there = (0..u64::BITS).filter(|&queue| others & queue_bit(queue) != 0);
+        let there = there.map(|queue| self.gates.shared_on_sm(queue)).max().unwrap_or(0);
+        let of = || self.divisions.of(need, on_sm, there, meets != 0);
+        let division = may_ask.then(of).flatten();
+        // What asks for nothing takes what is there, and SMs keep that.
+        let without = || self.divisions.without(need).max(there);
+        self.gates.note(queue, blocks, division.map_or_else(without, |of| of.bytes), is_behind);
         division
     }
 
@@ -145,7 +146,7 @@ impl CudaDevice {
         let Launchable { function, cohort: place, cooperates, waits, need, .. } = launchable;
         let division = self.divide(queue, cohort.blocks, need, vicinity);
         let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
-        let mut attributes = [early_start(), Divisions::attribute(division)];
+        let mut attributes = [early_start(), Division::attribute(division)];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
         let attributes = &mut attributes[asked(waits, division.is_some())];
         let config = CUlaunchConfig {
@@ -191,7 +192,7 @@ impl CudaDevice {
         let Launchable { plain: entry, need_of_plain, .. } =
             self.kernels.get(launch.kernel, launch.block, shared)?;
         let division = self.divide(queue, plain.tasks, need_of_plain, vicinity);
-        let mut attribute = Divisions::attribute(division);
+        let mut attribute = Division::attribute(division);
         let [x, y, z] = plain.extents;
         let config = CUlaunchConfig {
             gridDimX: x,

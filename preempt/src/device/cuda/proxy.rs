@@ -223,8 +223,6 @@ impl Proxy {
         for (function, percent) in next.iter().zip(CARVEOUTS) {
             function.set_attribute(context, carveout, percent)?;
         }
-        // It comes to all SMs of an idle device.
-        first.set_attribute(context, carveout, CARVEOUTS[0])?;
         // A proxy that waits for room is behind all that waits for it.
         let stream = Stream::new(context, BlockPriority::Least)?;
         Ok(Proxy {

@@ -6,7 +6,7 @@ use super::races::{spec, submission};
 use super::world::QUEUES;
 use super::*;
 use crate::policy::{Arrival, DeviceView, Fifo, Plan, Policy};
-use crate::vocabulary::{CohortOrder, QueueCount, queue_bit};
+use crate::vocabulary::{CohortOrder, QueueCount, Vicinity, queue_bit};
 
 /// A launch of `tasks` block-tasks; an SM holds four of its blocks.
 fn four(tasks: u32) -> LaunchSpec {
@@ -105,6 +105,29 @@ fn blocks_may_meet_those_of_others_where_no_word_keeps_them_apart() {
     let met =
         [first].iter().chain(&grown).map(|order| order.vicinity.meets != 0).collect::<Vec<_>>();
     assert_eq!(met, [true, false]);
+}
+
+#[test]
+fn an_sm_gets_as_many_blocks_of_a_cohort_as_are_for_it() {
+    // Twelve for three SMs, and three that leave at once.
+    let (_, _, order) = beside_a_small_one(false);
+    assert_eq!((order.blocks, order.vicinity.on_sm), (15, 4));
+    let mut actions = Vec::new();
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(StaticPriority::packed()));
+    let mut submit = |stream: u32, tasks: u32| {
+        let op = engine.submit(Duration::ZERO, submission(stream, 0, four(tasks)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        engine.go_ahead(Duration::ZERO, &mut actions);
+        let order = launched(&actions, op).pop().expect("on the device");
+        let Vicinity { on_sm, others, is_behind, .. } = order.vicinity;
+        (queue_bit(order.queue), on_sm, others, is_behind)
+    };
+    let (first, on_sm, others, is_behind) = submit(0, 7);
+    assert_eq!((on_sm, others, is_behind), (4, 0, false), "on two SMs");
+    let (second, on_sm, others, _) = submit(1, 3);
+    assert_eq!((on_sm, others), (3, first), "on the third one");
+    let (behind, on_sm, others, is_behind) = submit(0, 5);
+    assert_eq!((behind, on_sm, others, is_behind), (first, 3, second, true));
 }
 
 #[test]
