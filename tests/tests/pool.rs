@@ -103,13 +103,15 @@ fn user_facing_tasks_wait_for_no_batch_task() {
         }
         let stats = pool.stats();
         held.is_free.store(true, SeqCst);
-        let mut reported = [0, 0];
+        let (mut reported, mut most) = ([0, 0], 0);
         for task in batch {
             let (runs, report) = task.wait_with_report().expect("a result");
-            assert_eq!(runs > 2, matches!(stop, Stop::Revoke(_)), "{stop:?}: {runs}");
+            // The other one may have to begin again when the first one ends.
+            most = most.max(runs);
             assert!(report.device < 2 && report.turnaround >= report.ran, "{report:?}");
             reported = [reported[0] + report.yields, reported[1] + report.revocations];
         }
+        assert_eq!(most > 2, matches!(stop, Stop::Revoke(_)), "{stop:?}: {most}");
         let stops = [stats.yields, stats.revocations];
         assert!(stops.contains(&0) && stops.iter().sum::<u64>() >= 3, "{stop:?}: {stats:?}");
         assert_eq!((pool.stats().finished, pool.stats().dropped), (5, 0));
