@@ -56,19 +56,20 @@ pub struct Soak;
 /// What the suite does, and what its rows and keys mean.
 const MEANING: &str = "\
 Four threads do what applications do, at random: they launch kernels that hash an array, with yield
-points, with a checkpoint, or with neither, in each form of preemption; on a GPU, one that is not
-ours, too (`foreign`), which has got yield points. They record programs of them, launch these, arm them and launch them in time, too late or not at all; they upload, copy,
-fill and download; they put opaque work between; they cancel, and change priorities, weights and
-latency limits. On the CPU device some kernels panic, since a panic on a GPU ends its context. After
-150 operations of each thread all arrays are downloaded and compared with the host's, and the
-scheduler is dropped; one in four is dropped at once, while operations are under way. The next one
-has another policy. One in five is followed by a pool with tasks, some of which are cancelled.
+points, with a checkpoint, or with neither, in each form of preemption; on a GPU they launch one of
+another compiler, too, which has got yield points (`foreign`). They record programs of our kernels,
+launch these, arm them and launch them in time, too late or not at all; they upload, copy, fill and
+download; they put opaque work between; they cancel, and change priorities, weights and latency
+limits. On the CPU device some kernels panic, since a panic on a GPU ends its context. After 150
+operations of each thread all arrays are downloaded and compared with the host's, and the scheduler
+is dropped; one in four is dropped at once, while operations are under way. The next one has another
+policy. One in five is followed by a pool with tasks, some of which are cancelled.
 
 - wrong: whether an array was not to the bit what the host computed, or an operation or a task of a
   pool ended with an error that it should not have. Anything but 0 is a bug, and ends the run. So
   does a minute in which no operation ends.
-- operations, foreign, programs, armed, cancelled, panics, yields, dropped: what happened. `armed` are
-  launches that began without a call of the driver, `dropped` those that a scheduler's drop ended.
+- operations, foreign, programs, armed, cancelled, panics, yields, dropped: what happened. `armed`
+  are launches that began without a call of the driver, `dropped` those that a scheduler's drop ended.
 - resident: memory of the process, in MB, at the end of each part, and free: that of the device.
   `host_growth_mb` and `device_growth_mb` are the least of the last three parts, less the most of the
   three before; with `--quick` there are fewer parts, and no growth is told. More than 48 MB is a
