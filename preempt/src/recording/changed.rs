@@ -76,7 +76,7 @@ fn change(value: &mut Value, number: u64) {
     }
 }
 
-/// A recording of a few launches, which takes a fiftieth of the time of [`RECORDED`](super::tests::RECORDED).
+/// A recording of a few launches, of which many more play in the same time than of [`RECORDED`](super::tests::RECORDED).
 fn short() -> Recording {
     let mut workload = Workload::new(3);
     for priority in 0..3 {

@@ -2,7 +2,7 @@
 //!
 //! An SM without blocks is divided as the grid asks that comes to it next. To an SM with blocks come those alone that its
 //! division suits. A grid that asks for an amount takes no more than that. Nor does it take less than all blocks need that its
-//! kernel can have on an SM, if it asks for as much. One that asks for nothing gets that, or a division more, and takes
+//! kernel can have on an SM, if it asks for as much. A grid that asks for nothing gets that, or a division more, and takes
 //! anything larger. (An H200 with driver 580: grids of 40 sizes beside persistent ones of each division.)
 //!
 //! Persistent blocks stay, and the hardware puts them wherever there is room. So a short kernel can wait on SMs that are its
@@ -36,7 +36,7 @@ const DIVISIONS: [u32; 9] = [8, 16, 32, 64, 100, 132, 164, 196, 228];
 /// The least that is asked for: what kernels of small blocks get without asking.
 const LEAST: u32 = 32 << 10;
 
-/// Much is more than one in so many of the bytes of shared memory that an SM can have.
+/// More than this part of the shared memory that an SM can have, a third, is much.
 const MUCH: u32 = 3;
 
 /// What a kernel needs of an SM.

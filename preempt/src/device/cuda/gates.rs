@@ -90,7 +90,7 @@ END:
 const NAMES: [&str; 2] = ["preempt_gate_small", "preempt_gate_large"];
 
 /// The part of an SM's memory that each is to have as shared memory, in percent. On an H200 with driver 580, a block of 32
-/// threads that asks for 0 finds room on SMs with up to 32 KiB, and gives that to an SM without blocks. One that asks for
+/// threads that asks for 0 finds room on SMs with up to 32 KiB, and gives that to an SM without blocks. A block that asks for
 /// nothing finds room on SMs with 32 KiB or more. With 100 it would, too, and give an SM without blocks all: grids that ask for
 /// less would wait there until it leaves.
 pub(super) const CARVEOUTS: [i32; 2] = [0, CARVEOUT_DEFAULT];
@@ -190,9 +190,7 @@ impl Gates {
         let noted = &self.beside[queue as usize];
         // Relaxed: the scheduler's lock orders it and those that read it.
         let before = if is_behind { noted.load(Ordering::Relaxed) } else { 0 };
-        let blocks = blocks.max((before >> 32) as u32);
-        let shared = shared.max(before as u32);
-        noted.store(u64::from(blocks) << 32 | u64::from(shared), Ordering::Relaxed);
+        noted.store(most(before, blocks, shared), Ordering::Relaxed);
     }
 
     /// The bytes of shared memory that SMs may have for the grids of a queue, as noted.
@@ -285,9 +283,23 @@ fn text(starts_early: bool) -> String {
     format!(".version {version}\n.target {target}\n.address_size 64\n{entries}")
 }
 
+/// The blocks and the bytes of shared memory of a grid, in a word, or those of grids before it where they are more.
+fn most(before: u64, blocks: u32, shared: u32) -> u64 {
+    let (blocks, shared) = (blocks.max((before >> 32) as u32), shared.max(before as u32));
+    u64::from(blocks) << 32 | u64::from(shared)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_grids_behind_each_other_the_most_of_each_is_noted() {
+        let first = most(0, 7, 64);
+        assert_eq!(first, 7 << 32 | 64);
+        assert_eq!(most(first, 9, 32), 9 << 32 | 64);
+        assert_eq!(most(first, 1, 100), 7 << 32 | 100);
+    }
     use preempt_ptx_text::{blanked, functions};
 
     #[test]
