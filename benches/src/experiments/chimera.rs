@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use preempt_report::{digits, microseconds, percentile};
 use preempt_workloads::{CHIMERA, Definition};
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use super::{Bench, Experiment, Outcome, Rows, line, with_tally};
 use crate::samples::{mean, show, show_number, show_percent, show_time};
 
 mod estimates;
+mod halves;
 mod paused;
 mod periodic;
 mod policies;
@@ -21,7 +22,7 @@ use estimates::{Estimate, Estimates};
 pub use periodic::LIMIT;
 use periodic::{Arm, Found, Periodic, Row};
 use sharing::Pair;
-use site::Site;
+use site::{Checks, Site};
 
 /// The experiment `chimera`.
 #[derive(Debug)]
@@ -68,6 +69,11 @@ the first run of each counts. `in order`: plain grids, one kernel at a time in t
 `shared`: preemptible, in even parts of the SMs except where a launch can fill fewer (Smart Even
 with Rounds, in a policy of the suite's own), with a limit of 30 µs. `ceiling`: the same policy in
 virtual time, where launching and preempting cost nothing, with the launches as they were alone.
+`halves`: plain grids, each program on a part of the device that is its own (`Device::split`: on a
+GPU green contexts, two of 64 SMs on an H200), where no block has to leave for another; measured
+first, as the parts have the device then. The ceiling knows nothing of caches and memory that both
+programs use, and takes it that a launch that would fill the device is twice as long on half of it;
+halves have both as they are.
 ANTT and STP are by the median time alone, plain, and for the ceiling by the time alone there.
 
 For each program there is an estimate beside that, as the paper makes it (section 2.4). It is of
@@ -101,8 +107,9 @@ there are any, in the preemptible form without checkpoints.
   measured rate without the SMs.
 - `antt_gain`: how many times lower ANTT is in `shared` than in order, `stp_gain`: by how much STP
   is higher, as a part; means over all pairs, and `lud_..` over those of LUD. `.._ceiling` is the
-  same of the ceiling. `over_ceiling`: the lowest ratio of a mean to that of the ceiling, of the
-  four means of ANTT and of STP, the latter with 1 added.
+  same of the ceiling, `.._halves` of halves. `over_ceiling`: the lowest ratio of a mean to that of
+  the ceiling, of the four means of ANTT and of STP, the latter with 1 added; `over_halves`: the
+  same by the means of halves, and `halves_over_ceiling`: theirs by those of the ceiling.
 - `by_kernel`, of `choice` with `limit_us`: the tasks by the kernel of the program that ran when they
   came, `beyond_floor` as a part of those.
 - `with_checkpoints_over_without`: how much longer a program takes alone with checkpoints than with
@@ -142,16 +149,19 @@ impl Experiment for Chimera {
 fn run(bench: &Bench) -> Result<Outcome> {
     let names: Vec<_> = CHIMERA.iter().map(|definition| definition.name).collect();
     let definitions = bench.programs_among(&names)?;
-    let mut site = Site::new(bench)?;
+    let device = bench.device.as_ref().context("this suite is not simulated")?;
     ensure!(
-        site.scheduler.device().properties().sms >= 2,
+        device.properties().sms >= 2,
         "a device with a single SM has no half of them: two at least"
     );
+    let mut checks = Checks::default();
+    let halves = halves::halves(bench, &definitions, &mut checks)?;
+    let mut site = Site::new(bench, checks)?;
     let size = bench.sizes()[0];
     let programs = definitions.iter().map(|definition| site.prepare(definition, size));
     let programs = programs.collect::<Result<Vec<_>>>()?;
     let periodic = periodic::periodic(bench, &mut site, &programs)?;
-    let pairs = sharing::sharing(bench, &mut site, &programs)?;
+    let pairs = sharing::sharing(bench, &mut site, &programs, halves)?;
     let estimates = estimates::estimates(bench, &mut site, &programs, &periodic)?;
     site.scheduler.synchronize()?;
     Ok(outcome(&periodic, &pairs, &estimates, &site))
@@ -205,7 +215,7 @@ fn summary(periodic: &Periodic, pairs: &[Pair], estimates: &Estimates, site: &Si
         "with_checkpoints_over_without_max":
             of(chosen).filter_map(Row::cost_of_checkpoints).reduce(f64::max),
         "pairs": pairs.len(),
-        "wrong": site.wrong,
+        "wrong": site.checks.wrong,
         "drains": stops.drained,
         "drops": stops.requeued.saturating_sub(periodic.killed),
         "switches": stops.switched,
@@ -215,12 +225,12 @@ fn summary(periodic: &Periodic, pairs: &[Pair], estimates: &Estimates, site: &Si
             summary.extend(more);
         }
     }
-    with_tally(summary, &site.tally)
+    with_tally(summary, &site.checks.tally)
 }
 
 /// The keys of the pairs.
 fn shared(pairs: &[Pair]) -> Value {
-    // ANTT and STP, each of what was measured and of the ceiling, by that in order.
+    // ANTT and STP, each of what was measured, of the ceiling and of halves, by that in order.
     let gains = |shown: bool| {
         let of = || pairs.iter().filter(|pair| !shown || pair.is_shown());
         let mean_of =
@@ -228,25 +238,37 @@ fn shared(pairs: &[Pair]) -> Value {
         [
             mean_of(&|pair| Some(pair.antt()[0]? / pair.antt()[1]?)),
             mean_of(&|pair| Some(pair.antt()[0]? / pair.antt()[2]?)),
+            mean_of(&|pair| Some(pair.antt()[0]? / pair.antt()[3]?)),
             mean_of(&|pair| Some(pair.stp()[1]? / pair.stp()[0]?)),
             mean_of(&|pair| Some(pair.stp()[2]? / pair.stp()[0]?)),
+            mean_of(&|pair| Some(pair.stp()[3]? / pair.stp()[0]?)),
         ]
     };
     let (all, lud) = (gains(false), gains(true));
     let part = |ratio: Option<f64>| ratio.map(|ratio| ratio - 1.0);
-    let over = [all, lud].into_iter().flat_map(|[antt, free_antt, stp, free_stp]| {
-        [antt.zip(free_antt), stp.zip(free_stp)].into_iter().flatten()
-    });
+    // The lowest of the four ratios between what is at two places of these.
+    let over = |of: usize, other: usize| {
+        let pairs = [all, lud]
+            .into_iter()
+            .flat_map(|gains| [gains[of].zip(gains[other]), gains[of + 3].zip(gains[other + 3])]);
+        pairs.flatten().map(|(of, other)| of / other).reduce(f64::min)
+    };
     json!({
         "antt_gain": all[0],
         "antt_ceiling": all[1],
-        "stp_gain": part(all[2]),
-        "stp_ceiling": part(all[3]),
+        "antt_halves": all[2],
+        "stp_gain": part(all[3]),
+        "stp_ceiling": part(all[4]),
+        "stp_halves": part(all[5]),
         "lud_antt_gain": lud[0],
         "lud_antt_ceiling": lud[1],
-        "lud_stp_gain": part(lud[2]),
-        "lud_stp_ceiling": part(lud[3]),
-        "over_ceiling": over.map(|(ours, free)| ours / free).reduce(f64::min),
+        "lud_antt_halves": lud[2],
+        "lud_stp_gain": part(lud[3]),
+        "lud_stp_ceiling": part(lud[4]),
+        "lud_stp_halves": part(lud[5]),
+        "over_ceiling": over(0, 1),
+        "over_halves": over(0, 2),
+        "halves_over_ceiling": over(2, 1),
     })
 }
 
@@ -354,14 +376,15 @@ fn by_kernel(periodic: &Periodic, row: &Row) -> Option<Vec<Value>> {
 
 fn push_pair(rows: &mut Rows, pair: &Pair) {
     let (antt, stp) = (pair.antt(), pair.stp());
-    let [in_order, shared] =
-        [&pair.in_order, &pair.shared].map(|times| [times[0].p50(), times[1].p50()]);
+    let [in_order, shared, halves] = pair.measured();
     let arms = [
         ("in order", in_order, pair.alone),
         ("shared", shared, pair.alone),
         ("ceiling", pair.ceiling, pair.alone_there),
+        ("halves", halves, pair.alone),
     ];
-    for (index, (arm, times, alone)) in arms.into_iter().enumerate() {
+    let arms = arms.into_iter().take(if pair.has_halves() { 4 } else { 3 });
+    for (index, (arm, times, alone)) in arms.enumerate() {
         let told = |times: [Duration; 2]| times.map(show).join("  ");
         let mut cells = line([&pair.names.join(" "), arm]);
         cells.extend([
@@ -450,6 +473,6 @@ fn outcome(periodic: &Periodic, pairs: &[Pair], estimates: &Estimates, site: &Si
         text_columns: 4,
         rows: rows.json,
         summary,
-        mistake: site.tally.mistake.clone(),
+        mistake: site.checks.tally.mistake.clone(),
     }
 }

@@ -261,16 +261,33 @@ impl Bench {
         policy: impl Policy + 'static,
         spin: Duration,
     ) -> Result<SchedulerBuilder> {
-        let builder = self.builder(policy)?;
+        Ok(self.spins(self.builder(policy)?, spin))
+    }
+
+    /// As [`Bench::spinning_builder`], on a part of the device.
+    fn spinning_builder_on(
+        &self,
+        part: &Device,
+        policy: impl Policy + 'static,
+        spin: Duration,
+    ) -> SchedulerBuilder {
+        self.spins(Bench::builder_on(part, policy), spin)
+    }
+
+    fn spins(&self, builder: SchedulerBuilder, spin: Duration) -> SchedulerBuilder {
         let spins = self.gpu.is_some();
-        Ok(if spins { builder.wait_spin(spin).poller_spin(true) } else { builder })
+        if spins { builder.wait_spin(spin).poller_spin(true) } else { builder }
     }
 
     /// As [`Bench::spinning_builder`], with a `wait` that sleeps.
     fn builder(&self, policy: impl Policy + 'static) -> Result<SchedulerBuilder> {
-        let device = self.device.clone().context("this suite is not simulated")?;
-        let builder = Scheduler::builder().device(device).policy(policy);
-        Ok(builder.kernels(KERNELS).kernels(PROGRAMS))
+        let device = self.device.as_ref().context("this suite is not simulated")?;
+        Ok(Bench::builder_on(device, policy))
+    }
+
+    fn builder_on(device: &Device, policy: impl Policy + 'static) -> SchedulerBuilder {
+        let builder = Scheduler::builder().device(device.clone()).policy(policy);
+        builder.kernels(KERNELS).kernels(PROGRAMS)
     }
 }
 

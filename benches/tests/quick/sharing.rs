@@ -206,7 +206,7 @@ fn mix_has_three_settings_and_counts_yields_by_priority() {
 }
 
 #[test]
-fn chimera_has_nine_arms_and_an_estimate_for_each_program_and_three_arms_for_each_pair() {
+fn chimera_has_nine_arms_and_an_estimate_for_each_program_and_four_arms_for_each_pair() {
     let options = ["--program", "BS", "--program", "LUD", "--program", "ST"];
     let json = quick_of(
         "chimera",
@@ -214,7 +214,7 @@ fn chimera_has_nine_arms_and_an_estimate_for_each_program_and_three_arms_for_eac
     );
     let rows = json["rows"].as_array().unwrap();
     let (rows, others) = rows.split_at(3 * 9);
-    let (pairs, estimates) = others.split_at(2 * 3);
+    let (pairs, estimates) = others.split_at(2 * 4);
     for (arms, program) in rows.chunks(9).zip(["BS", "LUD", "ST"]) {
         let alone = ["drain", "flush", "switch"];
         assert_eq!(column(arms, "arm"), [&alone[..], &["choice"; 6]].concat());
@@ -241,8 +241,8 @@ fn chimera_has_nine_arms_and_an_estimate_for_each_program_and_three_arms_for_eac
         }
     }
     // With `--quick` those of LUD alone.
-    for (arms, pair) in pairs.chunks(3).zip([["BS", "LUD"], ["LUD", "ST"]]) {
-        assert_eq!(column(arms, "arm"), ["in order", "shared", "ceiling"]);
+    for (arms, pair) in pairs.chunks(4).zip([["BS", "LUD"], ["LUD", "ST"]]) {
+        assert_eq!(column(arms, "arm"), ["in order", "shared", "ceiling", "halves"]);
         for row in arms {
             assert_eq!(row["pair"], json!(pair));
             assert_numbers(row, &["antt", "stp", "samples"]);
@@ -276,6 +276,9 @@ fn chimera_has_nine_arms_and_an_estimate_for_each_program_and_three_arms_for_eac
     }
     let summary = &json["summary"];
     assert_numbers(summary, &["memory_gb_per_s", "estimated_drain_us", "estimated_flush_lost"]);
+    let [ours, halves] = ["antt_gain", "antt_halves"].map(|key| number(summary, key));
+    assert!(number(summary, "over_halves") <= ours / halves, "the least of four ratios");
+    assert_numbers(summary, &["over_ceiling", "halves_over_ceiling", "lud_stp_halves"]);
     assert!(
         ["switch_us", "switch_lost", "context_us", "context_lost"]
             .iter()

@@ -65,7 +65,7 @@ fn measured(results: &Results) -> Result<String> {
          {} of those.\n\n{}\n{}\n\
          Pairs of these programs in even parts, against one kernel at a time: {} pairs, of which the mean ANTT is {} times \
          lower, and the mean STP differs by {}. The mean that is furthest below its ceiling, \
-         where preemption is free, reaches {} of it.\n\n{}",
+         where preemption is free, reaches {} of it.{}\n\n{}",
         time(of("task_us")?),
         time(of("period_us")?),
         percent(of("end_to_end_late")?),
@@ -83,8 +83,28 @@ fn measured(results: &Results) -> Result<String> {
         digits(of("antt_gain")?),
         percent(of("stp_gain")?),
         percent(of("over_ceiling")?),
+        on_halves(results),
         results.source(),
     ))
+}
+
+/// What pairs do without any preemption; nothing where the device made no parts.
+fn on_halves(results: &Results) -> String {
+    let found = results.number("halves_over_ceiling").and_then(|halves| {
+        Ok((halves, results.number("antt_halves")?, results.number("stp_halves")?))
+    });
+    found.map_or_else(
+        |_| String::new(),
+        |(halves, antt, stp)| {
+            format!(
+                " Two parts of the device, one for each program (green contexts), where nothing is preempted and both use \
+                 the same memory, reach {} of it: ANTT {} times lower, STP {}.",
+                percent(halves),
+                digits(antt),
+                percent(stp),
+            )
+        },
+    )
 }
 
 /// The mean of what rows have of it.

@@ -132,13 +132,16 @@ fn gains(pairs: &[Pair], what: &str) -> Panel {
         name: arm.to_owned(),
         values: groups.iter().map(|&group| gain(group, arm)).collect(),
     };
+    // Some devices make no halves.
+    let arms = ["shared", "ceiling", "halves"].into_iter();
+    let arms = arms.filter(|&arm| pairs.iter().any(|pair| pair.arm == arm));
     let paper = if is_antt { chimera::SHOWN_ANTT_GAIN } else { 1.0 + chimera::SHOWN_STP_GAIN };
     Panel {
         title: format!("{what} of pairs with {}, by that of one kernel at a time", chimera::SHOWN),
         y: Axis::logarithmic(if is_antt { "ANTT lower, times" } else { "STP higher, times" }),
         content: Content::Bars {
             groups: groups.iter().map(|&group| group.join(" ")).collect(),
-            series: ["shared", "ceiling"].map(bars).to_vec(),
+            series: arms.map(bars).collect(),
         },
         marks: vec![Mark {
             label: format!("{CHIMERA}, mean: {paper:.2}x"),

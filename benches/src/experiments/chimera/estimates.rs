@@ -97,8 +97,8 @@ pub fn estimates(
     let estimates = programs.iter().map(|program| {
         let mut rerun = Rerun::new(&stream, program.steps(), Preemption::Preemptible);
         rerun.until(bench.amount(QUICK_RUNS, RUNS))?;
-        site.count(program, &rerun.reports);
-        site.check(program, "alone")?;
+        site.checks.count(program, &rerun.reports);
+        site.checks.check(program, "alone")?;
         estimate(site, program, &rerun.reports, bandwidth, periodic)
     });
     let programs = estimates.collect::<Result<_>>()?;

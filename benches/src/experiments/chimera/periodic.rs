@@ -246,8 +246,8 @@ fn beside(
         let mut rerun = Rerun::new(&stream, program.steps(), Preemption::Preemptible);
         let took = rerun.until(runs)?;
         let reports = std::mem::take(&mut rerun.reports);
-        site.count(program, &reports);
-        site.check(program, arm)?;
+        site.checks.count(program, &reports);
+        site.checks.check(program, arm)?;
         anyhow::Ok(took)
     };
     // The first run of a process is slow.
@@ -283,8 +283,8 @@ fn beside(
         // For as long, however few runs that is.
         let (runs, took) = rerun.during(window)?;
         let reports = std::mem::take(&mut rerun.reports);
-        site.count(program, &reports);
-        site.check(program, "beside half")?;
+        site.checks.count(program, &reports);
+        site.checks.check(program, "beside half")?;
         beside_half.add(runs, took);
         task.kill(&half)?;
         for (arm, found) in &mut found {
@@ -293,7 +293,7 @@ fn beside(
             let runs = runs_in(bench.amount(QUICK_PERIODS, periods));
             program.poison()?;
             round(site, task, &stream, program, *arm, runs, found)?;
-            site.check(program, arm.name())?;
+            site.checks.check(program, arm.name())?;
         }
     }
     let rows = found.into_iter().map(|(arm, found)| {
@@ -361,7 +361,7 @@ fn round(
     stopped.lost = stopped.lost.saturating_sub(Duration::from_nanos(in_vain));
     found.stops.add(&stopped);
     let reports = std::mem::take(&mut rerun.reports);
-    site.count(program, &reports);
+    site.checks.count(program, &reports);
     Ok(())
 }
 

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use preempt::sim::{Costs, KernelModel, Machine};
-use preempt::{Preemption, Stream};
+use preempt::{LaunchReport, Preemption, Stream};
 
+use super::halves::OnHalves;
 use super::policies::SmartEven;
 use super::site::{Decider, HUNG, Rerun, Site};
 use crate::experiments::Bench;
@@ -20,7 +21,7 @@ const LIMIT: Duration = Duration::from_micros(30);
 /// Runs of each pair and arm, of which medians count; fewer once those of a pair have taken this many milliseconds.
 const RUNS: u32 = 3;
 const QUICK_RUNS: u32 = 1;
-const ENOUGH: Duration = Duration::from_millis(500);
+pub const ENOUGH: Duration = Duration::from_millis(500);
 
 /// Runs of each program alone, and before them, since the first ones of a process are slow.
 const ALONE_RUNS: u32 = 9;
@@ -53,6 +54,8 @@ pub struct Pair {
     /// Of each program, the time of its first run beside the other.
     pub in_order: [Samples; 2],
     pub shared: [Samples; 2],
+    /// The same where each has a part of the device that is its own; empty where the device makes no parts.
+    pub halves: OnHalves,
     /// The same in virtual time, where preemption is free, and alone there.
     pub ceiling: [Duration; 2],
     pub alone_there: [Duration; 2],
@@ -68,12 +71,17 @@ struct Member<'p> {
     models: Vec<KernelModel>,
 }
 
-/// Measures all pairs.
+/// Measures all pairs, and adds what was measured of them on halves of the device.
 ///
 /// # Errors
 ///
 /// Errors of the scheduler and the simulation. Wrong results are counted.
-pub fn sharing(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) -> Result<Vec<Pair>> {
+pub fn sharing(
+    bench: &Bench,
+    site: &mut Site,
+    programs: &[PreparedProgram],
+    halves: Vec<OnHalves>,
+) -> Result<Vec<Pair>> {
     // In this order, so that a launch of the first program of a pair has the first SMs.
     let streams = [site.stream(), site.stream()];
     site.choose(Decider::Oldest)?;
@@ -81,25 +89,32 @@ pub fn sharing(bench: &Bench, site: &mut Site, programs: &[PreparedProgram]) -> 
     for program in programs {
         members.push(alone(bench, site, &streams[0], program)?);
     }
-    let pairs = pairs(&members, bench.amount(QUICK_PAIRS, usize::MAX));
+    let pairs = pairs(bench, &programs.iter().map(|program| program.name).collect::<Vec<_>>());
     let progress = Progress::new("pairs", pairs.len() as u64);
     let mut measured = Vec::new();
-    for [first, second] in pairs {
-        measured.push(pair(bench, site, &streams, [&members[first], &members[second]])?);
+    let mut halves = halves.into_iter();
+    for members in pairs.into_iter().map(|pair| pair.map(|index| &members[index])) {
+        let halves = halves.next().unwrap_or_default();
+        measured.push(Pair { halves, ..pair(bench, site, &streams, members)? });
         progress.step();
     }
     Ok(measured)
 }
 
 /// The pairs to measure: those of the shown program, and as many as there may be.
-fn pairs(members: &[Member<'_>], most: usize) -> Vec<[usize; 2]> {
-    let all = (0..members.len())
-        .flat_map(|first| (first + 1..members.len()).map(move |second| [first, second]));
+pub fn pairs(bench: &Bench, names: &[&str]) -> Vec<[usize; 2]> {
+    let all = (0..names.len())
+        .flat_map(|first| (first + 1..names.len()).map(move |second| [first, second]));
     let mut pairs: Vec<_> = all.collect();
-    let is_shown = |pair: &[usize; 2]| pair.iter().any(|&one| members[one].program.name == SHOWN);
+    let is_shown = |pair: &[usize; 2]| pair.iter().any(|&one| names[one] == SHOWN);
     pairs.sort_by_key(|pair| !is_shown(pair));
-    pairs.truncate(most);
+    pairs.truncate(bench.amount(QUICK_PAIRS, usize::MAX));
     pairs
+}
+
+/// Runs of each pair and arm, at most.
+pub fn runs_of_pairs(bench: &Bench) -> u32 {
+    bench.amount(QUICK_RUNS, RUNS)
 }
 
 /// A program alone, plain.
@@ -116,7 +131,7 @@ fn alone<'p>(
         site.scheduler.synchronize()?;
         let mut rerun = Rerun::new(stream, program.steps(), Preemption::Plain);
         let took = rerun.until(1)?;
-        site.count(program, &rerun.reports);
+        site.checks.count(program, &rerun.reports);
         if run >= WARM_RUNS {
             times.push(took);
         }
@@ -139,7 +154,7 @@ fn pair(
     let programs = members.map(|member| member.program);
     let (mut in_order, mut shared) = <([Samples; 2], [Samples; 2])>::default();
     let (start, mut yields) = (Instant::now(), 0);
-    for _ in 0..bench.amount(QUICK_RUNS, RUNS) {
+    for _ in 0..runs_of_pairs(bench) {
         for (arm, times) in [(Arm::InOrder, &mut in_order), (Arm::Shared, &mut shared)] {
             let (took, taken) = together(site, streams, programs, arm)?;
             times.iter_mut().zip(took).for_each(|(samples, took)| samples.push(took));
@@ -155,14 +170,14 @@ fn pair(
         alone: members.map(|member| member.alone),
         in_order,
         shared,
+        halves: OnHalves::default(),
         ceiling: simulated(sms, members.map(|member| &member.models[..]))?,
         alone_there: members.map(|member| member.models.iter().map(|launch| launch.duration).sum()),
         yields,
     })
 }
 
-/// Starts both programs at once, and each again until the other has ended, too. Returns the times of their first runs, and
-/// how often SMs were taken.
+/// Both programs at once by an arm. Returns the times of their first runs, and how often SMs were taken.
 fn together(
     site: &mut Site,
     streams: &[Stream; 2],
@@ -179,7 +194,20 @@ fn together(
     site.choose(decider)?;
     streams.iter().for_each(|stream| stream.set_latency_limit(Some(LIMIT)));
     let rerun = |index: usize| Rerun::new(&streams[index], programs[index].steps(), mode);
-    let mut reruns = [rerun(0), rerun(1)];
+    let (first, reports) = first_runs([rerun(0), rerun(1)])?;
+    let yields = reports.iter().flatten().map(|report| u64::from(report.yields)).sum();
+    let name = if arm == Arm::Shared { "shared" } else { "one kernel at a time" };
+    site.scheduler.synchronize()?;
+    for (program, reports) in programs.into_iter().zip(&reports) {
+        site.checks.count(program, reports);
+        site.checks.check(program, name)?;
+    }
+    Ok((first, yields))
+}
+
+/// Starts both programs at once, and each again until the other has ended, too. Returns the times of their first runs, and the
+/// reports of all.
+pub fn first_runs(mut reruns: [Rerun<'_>; 2]) -> Result<([Duration; 2], [Vec<LaunchReport>; 2])> {
     let (start, mut first) = (Instant::now(), [None; 2]);
     while first.contains(&None) {
         ensure!(start.elapsed() < HUNG, "two programs have not ended within {HUNG:?}");
@@ -195,15 +223,7 @@ fn together(
     for rerun in &mut reruns {
         rerun.finish()?;
     }
-    let reports = reruns.map(|rerun| rerun.reports);
-    let yields = reports.iter().flatten().map(|report| u64::from(report.yields)).sum();
-    let name = if arm == Arm::Shared { "shared" } else { "one kernel at a time" };
-    site.scheduler.synchronize()?;
-    for (program, reports) in programs.into_iter().zip(&reports) {
-        site.count(program, reports);
-        site.check(program, name)?;
-    }
-    Ok((first.map(Option::unwrap_or_default), yields))
+    Ok((first.map(Option::unwrap_or_default), reruns.map(|rerun| rerun.reports)))
 }
 
 /// The first run of each of two programs that share a device without costs in even parts.
@@ -233,27 +253,35 @@ fn simulated(sms: u32, launches: [&[KernelModel]; 2]) -> Result<[Duration; 2]> {
 }
 
 impl Pair {
-    fn p50(times: &[Samples; 2]) -> [Duration; 2] {
-        [times[0].p50(), times[1].p50()]
+    /// The medians in order, shared, and on halves.
+    pub fn measured(&self) -> [[Duration; 2]; 3] {
+        [&self.in_order, &self.shared, &self.halves].map(|times| [times[0].p50(), times[1].p50()])
     }
 
-    /// ANTT in order, shared, and where preemption is free.
-    pub fn antt(&self) -> [Option<f64>; 3] {
-        let [in_order, shared] = [&self.in_order, &self.shared].map(Pair::p50);
+    /// Whether it was measured on halves.
+    pub fn has_halves(&self) -> bool {
+        self.halves[0].len() > 0
+    }
+
+    /// ANTT in order, shared, where preemption is free, and on halves.
+    pub fn antt(&self) -> [Option<f64>; 4] {
+        let [in_order, shared, halves] = self.measured();
         [
             antt(&in_order, &self.alone),
             antt(&shared, &self.alone),
             antt(&self.ceiling, &self.alone_there),
+            self.has_halves().then(|| antt(&halves, &self.alone)).flatten(),
         ]
     }
 
     /// STP in the same.
-    pub fn stp(&self) -> [Option<f64>; 3] {
-        let [in_order, shared] = [&self.in_order, &self.shared].map(Pair::p50);
+    pub fn stp(&self) -> [Option<f64>; 4] {
+        let [in_order, shared, halves] = self.measured();
         [
             stp(&in_order, &self.alone),
             stp(&shared, &self.alone),
             stp(&self.ceiling, &self.alone_there),
+            self.has_halves().then(|| stp(&halves, &self.alone)).flatten(),
         ]
     }
 

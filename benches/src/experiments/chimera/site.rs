@@ -17,7 +17,7 @@ use crate::experiments::corun::{DeviceTestbed, PolicySelector, PreparedProgram, 
 use crate::experiments::sim::watch::{LaunchNotes, Watch};
 
 /// Time that `wait` spins.
-const SPIN: Duration = Duration::from_millis(100);
+pub const SPIN: Duration = Duration::from_millis(100);
 
 /// Seconds, the longest that anything here may take before it counts as hung.
 pub const HUNG: Duration = Duration::from_secs(60);
@@ -33,35 +33,40 @@ pub enum Decider {
     Oldest,
 }
 
+/// What is checked of the runs.
+#[derive(Default)]
+pub struct Checks {
+    /// Counts of what was run, and the first mistake found in it.
+    pub tally: Tally,
+    /// Programs whose outputs were wrong, over all runs that were checked.
+    pub wrong: u64,
+}
+
 /// The device with a scheduler of all policies, and with the programs.
 pub struct Site {
     /// The scheduler. Its signals go by the proxy where that has its place, and the device knows then when one arrived.
     pub scheduler: Scheduler,
     /// Of launches that arrived while [`Decider::Oldest`] decided.
     pub notes: LaunchNotes,
-    /// Counts of what was run, and the first mistake found in it.
-    pub tally: Tally,
-    /// Programs whose outputs were wrong, over all runs that were checked.
-    pub wrong: u64,
+    pub checks: Checks,
     selector: PolicySelector,
     seed: u32,
 }
 
 impl Site {
-    /// Takes the device.
+    /// Takes the device, and goes on with these checks.
     ///
     /// # Errors
     ///
     /// Errors of the scheduler.
-    pub fn new(bench: &Bench) -> Result<Site> {
+    pub fn new(bench: &Bench, checks: Checks) -> Result<Site> {
         let (oldest, notes) = Watch::new(OneAtATime::default());
         // In the order of `Decider`.
         let policies: Vec<Box<dyn Policy>> =
             vec![Box::new(TaskFirst::default()), Box::new(SmartEven::default()), Box::new(oldest)];
         let (policy, selector) = SelectedPolicy::new(policies);
         let scheduler = bench.spinning_scheduler_by(SignalPath::Auto, policy, SPIN)?;
-        let (tally, seed) = (Tally::default(), bench.seed as u32);
-        Ok(Site { scheduler, notes, tally, wrong: 0, selector, seed })
+        Ok(Site { scheduler, notes, checks, selector, seed: bench.seed as u32 })
     }
 
     /// Allocates a program and makes its inputs.
@@ -88,7 +93,9 @@ impl Site {
     pub fn stream(&self) -> Stream {
         self.scheduler.stream(Priority(0))
     }
+}
 
+impl Checks {
     /// Compares a program's outputs with those of an undisturbed run.
     ///
     /// # Errors
