@@ -28,9 +28,13 @@ use preempt_workloads::Definition;
 
 use crate::args::{Args, DeviceKind};
 use crate::experiments::corun::Launches;
+use crate::experiments::processes::serve_if_neighbour;
 use crate::experiments::{BASELINES, Bench, Experiment, KERNELS, Outcome, PROGRAMS};
 
 fn main() -> ExitCode {
+    if let Some(code) = serve_if_neighbour() {
+        return code;
+    }
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

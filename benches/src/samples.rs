@@ -24,6 +24,11 @@ impl Samples {
         self.0.extend(time);
     }
 
+    /// All times, in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = Duration> {
+        self.0.iter().copied()
+    }
+
     /// The number of times.
     pub fn len(&self) -> usize {
         self.0.len()

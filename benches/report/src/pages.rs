@@ -17,6 +17,7 @@ mod foreign;
 mod libraries;
 mod markdown;
 mod pool;
+mod processes;
 mod readme;
 mod results;
 mod right;
@@ -39,7 +40,7 @@ pub struct Page {
 /// Writes what is below a heading.
 type Section = fn(&Folder) -> Result<String>;
 
-const SECTIONS: [(&str, Section); 28] = [
+const SECTIONS: [(&str, Section); 29] = [
     ("What the papers claim", claims::claims_beside_ours),
     ("An urgent launch beside a kernel that fills the GPU", urgent::latency),
     ("Armed programs", urgent::armed),
@@ -58,6 +59,7 @@ const SECTIONS: [(&str, Section); 28] = [
     ("Blocks that drain, are dropped or switch", chimera::chimera),
     ("Kernels of other compilers", foreign::foreign),
     ("Closed libraries", libraries::libraries),
+    ("Two processes on one GPU", processes::processes),
     ("Tasks on pools of devices", pool::pool),
     ("Predicted durations", scheduling::prediction),
     ("Decided again, and simulated", scheduling::sim),

@@ -22,6 +22,7 @@ mod overhead;
 mod pool;
 mod prediction;
 mod priority;
+mod processes;
 mod sim;
 mod soak;
 mod spatial;
@@ -31,7 +32,7 @@ mod urgent_inference;
 /// Makes the panels of a suite from its rows.
 type Draw = fn(&[Value]) -> Result<Picture>;
 
-const SUITES: [(&str, Draw); 21] = [
+const SUITES: [(&str, Draw); 22] = [
     ("priority", priority::picture),
     ("antt", antt::picture),
     ("fairness", fairness::picture),
@@ -49,6 +50,7 @@ const SUITES: [(&str, Draw); 21] = [
     ("launch", launch::picture),
     ("choice", choice::picture),
     ("libraries", libraries::picture),
+    ("processes", processes::picture),
     ("armed", armed::picture),
     ("storm", storm::picture),
     ("soak", soak::picture),

@@ -89,6 +89,33 @@ fn each_result_has_its_table_with_source_and_command() {
 }
 
 #[test]
+fn two_processes_have_a_row_for_each_arm_and_a_word_about_mps() {
+    let root = copy("processes");
+    let path = root.join("benches/results/processes-gpu.json");
+    let text = fs::read_to_string(root.join("benches/results/libraries-gpu.json")).unwrap();
+    let mut results: Value = serde_json::from_str(&text).unwrap();
+    results["suite"] = json!("processes");
+    for (arms, word) in [
+        (&["two processes", "one process, preempt"][..], "MPS was not there"),
+        (&["two processes", "two processes, MPS"], "With MPS, kernels of both run side by side"),
+    ] {
+        let row = |arm: &&str| {
+            json!({ "arm": arm, "block_us": 1000.0, "idle_p50_us": 9.0, "p50_us": 550.0, "p99_us": 2100.0,
+                    "max_us": 4000.0, "batch": 0.975 })
+        };
+        results["rows"] = arms.iter().map(row).collect();
+        fs::write(&path, results.to_string()).unwrap();
+        let page = results_page(&root);
+        assert!(page.contains(word));
+        for arm in arms {
+            let line =
+                format!("| 1.00 ms | {arm} | 9.00 µs | 550 µs / 2.10 ms | 4.00 ms | 97.5 % |");
+            assert!(page.contains(&line), "{line}");
+        }
+    }
+}
+
+#[test]
 fn a_result_that_changes_changes_the_pages() {
     let root = copy("changed");
     check(&root).unwrap();

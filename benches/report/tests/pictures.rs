@@ -540,6 +540,16 @@ fn libraries_has_a_bar_for_each_arm_and_size() {
 }
 
 #[test]
+fn processes_has_a_bar_for_each_arm_and_block() {
+    let row = |block: f64, arm: &str| json!({ "block_us": block, "arm": arm, "p50_us": 50.0, "p99_us": 99.0 });
+    let arms = ["two processes", "one process, preempt"];
+    let rows = [100.0, 1000.0].map(|block| arms.map(|arm| row(block, arm)));
+    let (bars, texts) = svg_of(&results("processes", rows.concat(), json!({})));
+    assert_eq!(bars, [2 * 2, 2 * 2]);
+    has(&texts, &["100 µs", "1.00 ms", "two processes", "one process, preempt"]);
+}
+
+#[test]
 fn armed_tells_what_armed_programs_cost_others_and_calls_of_threads() {
     let beside = |what: &str, armed: u32| json!({ "what": what, "armed": armed, "over_none": 1.1 });
     let mut rows =

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
-use preempt::{Buffer, Handle, Opaque, Scheduler};
+use preempt::{Handle, Opaque, Scheduler};
 use preempt_driver::{Array, Blas, Event, Gpu, Launch, Level, Module, Pinned, Stream};
 use preempt_microkernels::answer;
 use preempt_report::microseconds;
@@ -17,8 +17,8 @@ use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Map, Value, json};
 
-use super::cuda::spin_until;
-use super::{Bench, Experiment, KERNELS, Outcome, Rows, SetOnDrop, line, random_time, with_tally};
+use super::requests::{BLOCKS, Requests};
+use super::{Bench, Experiment, KERNELS, Outcome, Rows, SetOnDrop, line, with_tally};
 use crate::progress::Progress;
 use crate::samples::{Samples, show, show_percent, show_time};
 
@@ -29,12 +29,6 @@ const QUICK_SIZES: usize = 2;
 /// Requests of each arm.
 const REQUESTS: u32 = 200;
 const QUICK_REQUESTS: u32 = 5;
-
-/// Blocks of a request, of 1024 threads.
-const BLOCKS: u32 = 8;
-
-/// A request comes at most so long after the one before is answered.
-const GAP: Duration = Duration::from_millis(4);
 
 /// Time for which products run alone.
 const ALONE: Duration = Duration::from_millis(150);
@@ -291,44 +285,6 @@ fn beside(mut batch: impl Batch, task: impl FnOnce() -> Result<()>) -> Result<(D
         result.and(products)
     })?;
     Ok((start.elapsed(), products))
-}
-
-/// Requests, one way or the other.
-enum Requests<'a> {
-    Raw { launch: &'a Launch, stream: Stream, done: &'a mut Pinned<u32> },
-    Ours { stream: preempt::Stream, done: &'a mut Buffer<u32> },
-}
-
-impl Requests<'_> {
-    fn request(&mut self) -> Result<Duration> {
-        match self {
-            Requests::Raw { launch, stream, done } => {
-                (0..BLOCKS as usize).for_each(|block| done.set(block, 0));
-                let start = Instant::now();
-                // SAFETY: no other work uses what it writes.
-                unsafe { launch.on(stream)? };
-                spin_until(|| Ok((0..BLOCKS as usize).all(|block| done.get(block) == 1)))?;
-                let time = start.elapsed();
-                stream.synchronize()?;
-                Ok(time)
-            }
-            Requests::Ours { stream, done } => {
-                let call = answer(1, &mut **done).grid(BLOCKS);
-                let start = Instant::now();
-                stream.launch(call)?.wait()?;
-                Ok(start.elapsed())
-            }
-        }
-    }
-
-    fn some(&mut self, count: u32, random: &mut Random) -> Result<Samples> {
-        let mut times = Samples::default();
-        for _ in 0..count {
-            thread::sleep(random_time(random, GAP));
-            times.push(self.request()?);
-        }
-        Ok(times)
-    }
 }
 
 /// One arm at one size.

@@ -34,6 +34,8 @@ mod overhead;
 mod pool;
 mod prediction;
 mod priority;
+pub mod processes;
+mod requests;
 mod sim;
 mod soak;
 mod spatial;
@@ -157,7 +159,7 @@ pub trait Experiment: Debug + Sync {
 }
 
 /// All experiments, in the order of `--help`.
-pub const ALL: [&dyn Experiment; 21] = [
+pub const ALL: [&dyn Experiment; 22] = [
     &storm::Storm,
     &soak::Soak,
     &armed::Armed,
@@ -177,6 +179,7 @@ pub const ALL: [&dyn Experiment; 21] = [
     &chimera::Chimera,
     &foreign::Foreign,
     &libraries::Libraries,
+    &processes::Processes,
     &pool::Pool,
     &sim::Sim,
 ];
