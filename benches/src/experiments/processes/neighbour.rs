@@ -65,7 +65,9 @@ impl Role {
 /// Does what the variable says, if it is set: for the beginning of `main`.
 pub fn serve_if_neighbour() -> Option<ExitCode> {
     let told = env::var(VARIABLE).ok()?;
-    let served = Role::parse(&told).with_context(|| format!("{VARIABLE}={told}"));
+    let served = Role::parse(&told).with_context(|| {
+        format!("{VARIABLE} is `{told}`, which is no role of a process: unset it")
+    });
     let served = served.and_then(|role| serve(role, &lines(BufReader::new(io::stdin()))));
     Some(match served {
         Ok(()) => ExitCode::SUCCESS,
