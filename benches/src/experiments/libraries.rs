@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use preempt::policy::StaticPriority;
 use preempt::{Handle, Opaque, Scheduler};
-use preempt_driver::{Array, Blas, Event, Gpu, Launch, Level, Module, Pinned, Stream};
+use preempt_driver::{Array, Blas, Gpu, Launch, Level, Module, Pinned, Stream};
 use preempt_microkernels::answer;
 use preempt_report::microseconds;
 use preempt_test_kit::Random;
 use preempt_test_kit::storm::Tally;
 use serde_json::{Map, Value, json};
 
+use super::cuda::Submitted;
 use super::requests::{BLOCKS, Requests};
 use super::{Bench, Experiment, KERNELS, Outcome, Rows, SetOnDrop, line, with_tally};
 use crate::progress::Progress;
@@ -190,35 +191,25 @@ struct RawBatch {
     stream: Stream,
     blas: Blas,
     of: (u32, [u64; 3]),
-    events: VecDeque<Event>,
+    submitted: Submitted,
 }
 
 impl Batch for RawBatch {
     fn top_up(&mut self) -> Result<u32> {
         self.gpu.make_current()?;
-        let mut ended = 0;
-        while let Some(first) = self.events.front()
-            && first.is_over()?
-        {
-            self.events.pop_front();
-            ended += 1;
-        }
-        if self.events.len() < DEPTH {
+        let ended = self.submitted.ended()?;
+        if self.submitted.len() < DEPTH {
             let (size, addresses) = self.of;
             // SAFETY: the matrices stay until the batch has ended, and only products use them, in the order of the stream.
             unsafe { self.blas.multiply(self.stream.as_raw(), size, addresses)? };
-            let event = Event::new()?;
-            self.stream.record(&event)?;
-            self.events.push_back(event);
+            self.submitted.push(&self.stream)?;
         }
         Ok(ended)
     }
 
     fn end(&mut self) -> Result<u32> {
         self.stream.synchronize()?;
-        let ended = self.events.len() as u32;
-        self.events.clear();
-        Ok(ended)
+        Ok(std::mem::take(&mut self.submitted).len() as u32)
     }
 }
 
@@ -392,7 +383,7 @@ fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
                     stream: Stream::new(Level::Lowest)?,
                     blas: Blas::new()?,
                     of: (matrices.size, matrices.addresses()),
-                    events: VecDeque::new(),
+                    submitted: Submitted::default(),
                 })
             })?;
         }

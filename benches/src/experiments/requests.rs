@@ -48,7 +48,7 @@ impl Requests<'_> {
         }
     }
 
-    /// The times of so many requests, at random moments.
+    /// The times of `count` requests, at random moments.
     pub fn some(&mut self, count: u32, random: &mut Random) -> Result<Samples> {
         let mut times = Samples::default();
         for _ in 0..count {

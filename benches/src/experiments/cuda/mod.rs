@@ -1,9 +1,11 @@
 //! Experiments that only a GPU can run: comparisons with raw driver calls, which use nothing of preempt but the
 //! kernels.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use preempt_driver::{Event, Stream};
 use preempt_microkernels::mark;
 use preempt_test_kit::storm::Tally;
 
@@ -33,6 +35,36 @@ pub fn spin_until(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         std::hint::spin_loop();
     }
     Ok(())
+}
+
+/// What was submitted to a stream and is not known to be over, an event for each.
+#[derive(Default)]
+pub struct Submitted(VecDeque<Event>);
+
+impl Submitted {
+    /// Notes what was submitted to the stream last.
+    pub fn push(&mut self, stream: &Stream) -> Result<()> {
+        let event = Event::new()?;
+        stream.record(&event)?;
+        self.0.push_back(event);
+        Ok(())
+    }
+
+    /// Takes out what is over, in order; how many that are.
+    pub fn ended(&mut self) -> Result<u32> {
+        let mut ended = 0;
+        while let Some(first) = self.0.front()
+            && first.is_over()?
+        {
+            self.0.pop_front();
+            ended += 1;
+        }
+        Ok(ended)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// Compares the results of `spin` or `spin_yielding` with the reported number of block-tasks that are done. The latter

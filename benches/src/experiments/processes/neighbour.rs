@@ -1,4 +1,4 @@
-//! Processes of this program that request, or run a batch, and tell the one that has started them of it.
+//! Processes of this program that request, or run a batch, and tell the process that has started them of it.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Write};
@@ -9,13 +9,14 @@ use std::{env, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use preempt::{Buffer, Handle, LaunchReport};
-use preempt_driver::{Array, Event, Gpu, Launch, Level, Module, Pinned, Stream};
+use preempt_driver::{Array, Gpu, Launch, Level, Module, Pinned, Stream};
 use preempt_microkernels::{answer, mark, spin, spin_yielding};
 use preempt_report::microseconds;
 use preempt_test_kit::Random;
 use serde_json::{Value, json};
 
 use crate::experiments::KERNELS;
+use crate::experiments::cuda::Submitted;
 use crate::experiments::requests::{BLOCKS, Requests};
 use crate::samples::Samples;
 
@@ -168,7 +169,7 @@ pub struct RawBatch {
     stream: Stream,
     launch: Launch,
     arrays: [Array<u32>; 2],
-    events: VecDeque<Event>,
+    submitted: Submitted,
     grids: u32,
 }
 
@@ -181,26 +182,18 @@ impl RawBatch {
         let call = spin(gpu.ticks(block)?, runs.target(), marks.target()).grid(tasks);
         let entry = Module::load(ptx()?, &[call.kernel()])?.plain(call.kernel())?;
         let (launch, stream) = (Launch::plain(entry, call), Stream::new(Level::Lowest)?);
-        Ok(RawBatch { gpu, stream, launch, arrays, events: VecDeque::new(), grids: 0 })
+        Ok(RawBatch { gpu, stream, launch, arrays, submitted: Submitted::default(), grids: 0 })
     }
 }
 
 impl Batch for RawBatch {
     fn top_up(&mut self) -> Result<u32> {
         self.gpu.make_current()?;
-        let mut ended = 0;
-        while let Some(first) = self.events.front()
-            && first.is_over()?
-        {
-            self.events.pop_front();
-            ended += 1;
-        }
-        if self.events.len() < DEPTH {
+        let ended = self.submitted.ended()?;
+        if self.submitted.len() < DEPTH {
             // SAFETY: the arrays stay until the batch has ended, and only its grids use them, in the order of the stream.
             unsafe { self.launch.on(&self.stream)? };
-            let event = Event::new()?;
-            self.stream.record(&event)?;
-            self.events.push_back(event);
+            self.submitted.push(&self.stream)?;
             self.grids += 1;
         }
         Ok(ended)
