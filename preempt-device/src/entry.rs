@@ -127,6 +127,13 @@ impl Block for CudaBlock {
         target::await_copies();
     }
 
+    /// The thread that has seen the revocation has told the block's watch, ahead of a barrier. Threads of a body without markers
+    /// may not; their tasks may run again.
+    #[inline(always)]
+    unsafe fn is_revoked(&self, _: &Cohort) -> bool {
+        yields::is_block_revoked()
+    }
+
     #[inline(always)]
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
         if self.elected {

@@ -58,7 +58,7 @@ pub struct Yields {
     is_spent: bool,
     /// Whether this thread has requeued the task.
     requeued: bool,
-    /// Whether the task runs to its end, because this thread has passed a marker, or knows that another one has.
+    /// Whether the task runs to its end unless its launch is revoked, because this thread has passed a marker, or knows that another one has.
     marked: bool,
     /// The task's index, in kernels with markers and without barriers.
     task: u32,
@@ -190,10 +190,21 @@ impl Yields {
     }
 
     /// Whether the thread has to return at this yield point, in a body with markers and without barriers.
+    ///
+    /// In a marked block-task only if its launch was revoked: then none of its effects count.
     #[inline(always)]
     pub fn poll_unless_marked(&mut self) -> bool {
-        if self.requeueable && !self.marked && self.look() {
-            self.decide(true);
+        if self.requeueable && self.look() {
+            if self.marked {
+                self.requeued = true;
+            } else {
+                self.decide(true);
+                // No thread drops it, so a revocation is to be looked for again.
+                #[cfg(target_arch = "nvptx64")]
+                if self.marked {
+                    watch().resume(target::clock());
+                }
+            }
         }
         self.requeued
     }
@@ -234,8 +245,7 @@ impl Yields {
     #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     fn look(&mut self) -> bool {
-        // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
-        let watch = unsafe { &*target::yield_word().cast::<Watch>() };
+        let watch = watch();
         let (clock, last) = (target::clock(), watch.last());
         let was_asked = core::mem::take(&mut self.is_asked);
         // One branch, which most yield points take.
@@ -260,10 +270,10 @@ impl Yields {
         }
         // In one place, so that the choice is there once.
         if is_known && self.has_to_leave(word) {
-            watch.end(clock);
+            watch.end(clock, is_revoked(word));
             return true;
         }
-        last.is_end()
+        last.is_end() && (!self.marked || last.is_revoked())
     }
 
     /// Loads the queue's word, without waiting for it.
@@ -273,7 +283,8 @@ impl Yields {
         self.asked = unsafe { &*self.queue }.signal.load(Relaxed);
     }
 
-    /// Whether a word of the queue takes the SM from the cohort, and the block is not to end its tasks first.
+    /// Whether a word of the queue takes the SM from the cohort, and the block is not to end its tasks first. A marked
+    /// block-task is not stopped by any word but that of a revocation.
     ///
     /// A word that is not newer than the cohort's own does not, and is what most yield points find. Blocks on SMs that the
     /// cohort itself was not granted leave before their first task. The one exception is a task for which the list has no
@@ -281,7 +292,9 @@ impl Yields {
     #[inline(always)]
     fn has_to_leave(&self, word: u64) -> bool {
         let word = Signal::from_bits(word);
-        word.is_newer(self.granted) && !word.range().contains(target::sm_id()) && !self.drains(word)
+        word.is_newer(self.granted)
+            && !word.range().contains(target::sm_id())
+            && if self.marked { word.limit() == StopLimit::REVOKED } else { !self.drains(word) }
     }
 
     /// Whether the running tasks are expected to end within the limit of a signal, which counts from its arrival if that is
@@ -295,6 +308,7 @@ impl Yields {
     fn drains(&self, signal: Signal) -> bool {
         let limit = match signal.limit() {
             StopLimit::SOONEST => return self.is_spent(),
+            StopLimit::REVOKED => return false,
             // No technique keeps to nothing, so none is worth its costs.
             StopLimit::ZERO | StopLimit::NEVER => return true,
             limit => limit.nanos(),
@@ -387,9 +401,11 @@ impl Yields {
     /// Whether all threads of the block have to return at this yield point, in a body with markers and barriers. All
     /// of them call this.
     ///
-    /// They return only if none is marked. One reduction tells both: a thread that is not marked says yes, and the one
-    /// that looks does so if the SM was taken, too. A thread that has passed a marker ahead of this yield point comes
-    /// here as all others do, so none of them drops the block-task, and there is no decision to share before that.
+    /// They return only if none is marked, or if the launch was revoked. One reduction tells all: a thread that is not marked
+    /// says yes, and the one that looks does so if the SM was taken, too. A thread that has passed a marker ahead of this
+    /// yield point comes here as all others do, so none of them drops the block-task, and there is no decision to share before
+    /// that. A marked thread says yes once it knows of a revocation, from the one that looks. It may know that at this vote
+    /// or at the next one: all go by the one result.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote_unless_marked(&mut self) -> bool {
@@ -402,21 +418,39 @@ impl Yields {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn look_together_unless_marked(&mut self) -> bool {
-        let mut drops = !self.marked;
+        let mut drops = !self.marked || self.knows_of_revocation();
         if target::is_first_thread() {
             let mut is_taken = false;
             if self.requeueable {
                 is_taken = self.has_to_leave(self.asked);
+                #[cfg(target_arch = "nvptx64")]
+                if is_taken && is_revoked(self.asked) {
+                    watch().end(target::clock(), true);
+                }
                 self.ask();
             }
-            drops &= is_taken;
+            drops = is_taken;
         }
         let drops = target::yield_vote_all(drops);
         #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]
-        if drops && target::is_first_thread() {
+        if drops && target::is_first_thread() && !self.marked {
             count(true);
         }
         drops
+    }
+
+    /// Whether the thread of the block that looks has found that the launch was revoked.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    fn knows_of_revocation(&self) -> bool {
+        is_block_revoked()
+    }
+
+    /// Whether the launch was revoked. On the CPU device each thread looks by itself.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn knows_of_revocation(&self) -> bool {
+        // SAFETY: the promise of `new`: only its results are requeueable. The thread is marked, so no other word counts.
+        self.requeueable && self.has_to_leave(unsafe { &*self.queue }.signal.load(Relaxed))
     }
 
     /// Votes as [`vote_unless_marked`](Yields::vote_unless_marked) does, after the barrier `wait` of the body.
@@ -432,7 +466,7 @@ impl Yields {
         self.requeued
     }
 
-    /// Lets the block-task run to its end, in a body with barriers. No thread returns here: all have come past the last
+    /// Lets the block-task run to its end unless its launch is revoked, in a body with barriers. No thread returns here: all have come past the last
     /// yield point, which none of them does in a block-task that is dropped there.
     #[inline(always)]
     pub fn mark_together(&mut self) {
@@ -501,6 +535,28 @@ fn decision_word() -> *mut Decision {
     target::yield_word().cast::<Decision>().wrapping_add(1)
 }
 
+/// The watch of the block.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+fn watch() -> &'static Watch {
+    // SAFETY: the word is this block's while the kernel runs, and `start_block` has set it.
+    unsafe { &*target::yield_word().cast::<Watch>() }
+}
+
+/// Whether a thread of the block has found that its launch was revoked, in bodies with yield points.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub(crate) fn is_block_revoked() -> bool {
+    watch().last().is_revoked()
+}
+
+/// Whether a queue's word revokes what it stops.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+fn is_revoked(word: u64) -> bool {
+    Signal::from_bits(word).limit() == StopLimit::REVOKED
+}
+
 #[cfg(target_arch = "nvptx64")]
 use watch::Watch;
 
@@ -547,10 +603,23 @@ mod tests {
     fn a_taken_sm_stays_taken() {
         let watch = Watch::new(7);
         assert!(!watch.last().is_end());
-        watch.end(PERIOD + 9);
+        watch.end(PERIOD + 9, false);
         for clock in [PERIOD + 9, 2 * PERIOD, 3 * PERIOD, 1 << 30] {
             assert!(watch.last().is_end() && !watch.last().is_recent(clock));
         }
+    }
+
+    #[test]
+    fn a_marked_block_looks_again_until_its_launch_is_revoked() {
+        let watch = Watch::new(0);
+        watch.end(PERIOD, false);
+        watch.resume(2 * PERIOD + 9);
+        assert!(!watch.last().is_end() && watch.last().is_recent(2 * PERIOD));
+        watch.end(3 * PERIOD, true);
+        watch.resume(4 * PERIOD);
+        assert!(watch.last().is_end() && watch.last().is_revoked());
+        watch.end(5 * PERIOD, false);
+        assert!(watch.last().is_revoked(), "a thread with an older word hides nothing");
     }
 
     #[test]
@@ -580,7 +649,13 @@ mod tests {
                 let mut yields = Yields::of_thread();
                 assert!(!yields.requeued());
                 assert_eq!(yields.poll(), yields.requeued());
-                yields.requeued()
+                let requeued = yields.requeued();
+                // Of the same task, behind a marker.
+                let decision = Decision::default();
+                // SAFETY: the word is there until the end of this call.
+                let mut yields = unsafe { Yields::of_thread().decided_by(&decision, 0) };
+                assert!(!yields.mark());
+                (requeued, yields.poll_unless_marked())
             };
             // SAFETY: the body ends before the context goes.
             unsafe { with_thread(&context, body) }
@@ -589,11 +664,17 @@ mod tests {
             [(StopLimit::SOONEST, MAX_REQUEUES), (StopLimit::within(9000), MAX_REQUEUES_FOR_LIMITS)]
         {
             taken_within(limit);
-            assert!(requeues(0, 1, 0) && requeues(most - 1, 1, 0));
-            assert!(!requeues(0, 1, 1), "the SM is granted");
-            assert!(!requeues(0, 3, 0), "the word is older than the cohort");
-            assert!(!requeues(most, 1, 0), "the task has to run to its end");
+            let (yes, no) = ((true, false), (false, false));
+            assert_eq!((requeues(0, 1, 0), requeues(most - 1, 1, 0)), (yes, yes));
+            assert_eq!(requeues(0, 1, 1), no, "the SM is granted");
+            assert_eq!(requeues(0, 3, 0), no, "the word is older than the cohort");
+            assert_eq!(requeues(most, 1, 0), no, "the task has to run to its end");
         }
+        taken_within(StopLimit::REVOKED);
+        for spent in [0, MAX_REQUEUES] {
+            assert_eq!(requeues(spent, 1, 0), (true, true), "nothing of it counts");
+        }
+        assert_eq!((requeues(0, 1, 1), requeues(0, 3, 0)), ((false, false), (false, false)));
     }
 
     #[test]
@@ -631,7 +712,7 @@ mod tests {
         let is_late =
             "an eighth of the time so far is left, although it takes longer than any before it";
         assert!(drains(40, 30, limit(7)) && !drains(40, 30, limit(4)), "{is_late}");
-        assert!(!drains(20, 30, StopLimit::SOONEST));
+        assert!(!drains(20, 30, StopLimit::SOONEST) && !drains(20, 30, StopLimit::REVOKED));
         assert!(drains(0, 30, StopLimit::ZERO) && drains(0, 0, StopLimit::NEVER));
         // The first word came three tenths ago, of the second nothing is known.
         let (first, second) = (signal(2, limit(12)), signal(3, limit(12)));

@@ -1,13 +1,14 @@
 //! Errors on a GPU, and right results without errors. Without a GPU each test prints SKIP and why.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use preempt::error::{CodeError, DeviceError, LaunchError, MemoryError};
 use preempt::policy::StaticPriority;
+use preempt::pool::{Class, Pool, Stop, Task, TaskHandle};
 use preempt::{
     Buffer, Copy2d, Device, Error, Handle, LaunchReport, Opaque, Preemption, Scheduler,
     SchedulerBuilder, SignalPath, Stream,
@@ -606,6 +607,48 @@ fn fill_all_levels() {
     }
     let answers = urgent.download(&answers).and_then(|copy| copy.wait()).expect("copied");
     assert_eq!(answers, [TICKS; 8]);
+}
+
+/// All of a revoked run is done again, so its blocks leave behind what is not done twice, too.
+#[test]
+fn a_block_of_a_revoked_run_leaves_behind_its_marker() {
+    /// Rounds of many seconds.
+    const LONG: u32 = 1 << 30;
+    let Some(gpu) = Gpu::new() else { return };
+    for meets in [false, true] {
+        let stop = Stop::Revoke(Duration::ZERO);
+        let scheduler = gpu.scheduler();
+        let pool = Pool::builder().scheduler(scheduler.clone()).stop(stop).build().expect("a pool");
+        let [service, nightly] =
+            [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+        let tasks = 4 * gpu.device.properties().sms;
+        let runs = Arc::new(AtomicU32::new(0));
+        let of_task = runs.clone();
+        let batch = nightly.submit(&Task::new("batch", move |run| {
+            let is_first = of_task.fetch_add(1, Ordering::SeqCst) == 0;
+            let rounds = if is_first { LONG } else { 7 };
+            let mut ends = run.zeroed::<u32>(tasks as usize)?;
+            let mut out = run.zeroed::<u32>((256 * tasks) as usize)?;
+            if meets {
+                run.launch(kernels::meet_marked(&mut ends, rounds, &mut out).grid(tasks))?;
+            } else {
+                let call = kernels::spin_marked(&mut ends, rounds, &mut out);
+                run.launch(call.grid(tasks).block(256))?;
+            }
+            Ok((run.download(&ends)?, run.download(&out)?))
+        }));
+        // Its blocks come to their markers meanwhile. If they do not, the test finds nothing.
+        std::thread::sleep(Duration::from_millis(50));
+        let user = service.submit(&Task::new("user", |run| run.download(&run.zeroed::<u32>(8)?)));
+        assert_eq!(user.and_then(TaskHandle::wait).expect("a result"), [0; 8]);
+        let (ends, out) = batch.and_then(TaskHandle::wait).expect("a result");
+        let x =
+            |i: u32| (0..7).fold(i, |x, _| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        assert!(ends.iter().all(|&count| count == 1), "of the second run");
+        assert!((0..).zip(&out).all(|(i, &found)| found == x(i)), "of the second run");
+        assert_eq!((runs.load(Ordering::SeqCst), pool.stats().revocations), (2, 1));
+        assert_eq!(scheduler.stats().total.cancelled, 1, "its blocks have gone on");
+    }
 }
 
 #[test]

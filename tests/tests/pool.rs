@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -611,6 +611,52 @@ fn revoked(stop: Stop, begin: u32) {
         begin + 5 + 3,
         "what the first run began, and all of the second one"
     );
+}
+
+/// All of a revoked run is done again, so its blocks leave behind what is not done twice, too.
+#[test]
+fn a_block_of_a_revoked_run_leaves_behind_its_marker() {
+    // The first run would take seconds.
+    for (meets, long) in [(false, 1 << 22), (true, 1 << 16)] {
+        let stop = Stop::Revoke(Duration::ZERO);
+        let device = Device::cpu_with(layout()).expect("a device");
+        let scheduler = Scheduler::builder().device(device).preemption(Preemption::Preemptible);
+        let scheduler = scheduler.build().expect("a scheduler");
+        let pool = Pool::builder().scheduler(scheduler.clone()).stop(stop).build().expect("a pool");
+        let [service, nightly] = both(&pool);
+        let (runs, counts) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (of_task, counts_of) = (runs.clone(), counts.clone());
+        let batch = nightly.submit(&Task::new("batch", move |run| {
+            let rounds = if of_task.fetch_add(1, SeqCst) == 0 { long } else { 7 };
+            let (mut ends, mut out) = (run.zeroed::<u32>(2)?, run.zeroed::<u32>(512)?);
+            counts_of.store(ends.address() as usize, SeqCst);
+            if meets {
+                run.launch(kernels::meet_marked(&mut ends, rounds, &mut out).grid(2))?;
+            } else {
+                let call = kernels::spin_marked(&mut ends, rounds, &mut out);
+                run.launch(call.grid(2).block(256))?;
+            }
+            Ok((run.download(&ends)?, run.download(&out)?))
+        }));
+        let begun = || {
+            let address = counts.load(SeqCst) as *mut u32;
+            // SAFETY: two words of the first run, which does not end before it is told to; kernels access them atomically.
+            let count = |at| unsafe { AtomicU32::from_ptr(address.add(at)) }.load(SeqCst);
+            !address.is_null() && (0..2).all(|at| count(at) > 0)
+        };
+        while !begun() {
+            std::thread::yield_now();
+        }
+        let user = service.submit(&Task::new("user", |run| scaled(8, 1, run)));
+        assert_eq!(user.and_then(TaskHandle::wait).expect("a result"), expected(8, 1));
+        let (ends, out) = batch.and_then(TaskHandle::wait).expect("a result");
+        let x =
+            |i: u32| (0..7).fold(i, |x, _| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        assert_eq!((ends, out), (vec![1; 2], (0..512).map(x).collect()), "of the second run");
+        assert_eq!((runs.load(SeqCst), pool.stats().revocations), (2, 1));
+        // If its blocks had gone on, its launch would be done.
+        assert_eq!(scheduler.stats().total.cancelled, 1);
+    }
 }
 
 /// Panics the fifth time that it is asked to decide, or asked when.

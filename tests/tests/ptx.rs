@@ -19,7 +19,7 @@ static PTX: LazyLock<String> = LazyLock::new(|| match std::env::var("PREEMPT_TES
 });
 
 /// The kernels of the crate.
-const NAMES: [&str; 56] = [
+const NAMES: [&str; 58] = [
     "add_index",
     "angles_f32",
     "angles_f64",
@@ -42,6 +42,7 @@ const NAMES: [&str; 56] = [
     "halves_by_crate",
     "helper_indices",
     "math",
+    "meet_marked",
     "optional",
     "paced_1d",
     "paced_2d",
@@ -63,6 +64,7 @@ const NAMES: [&str; 56] = [
     "scaled__3_true",
     "scaled__m2_false",
     "sm_of_task",
+    "spin_marked",
     "spin_marking",
     "spin_yielding",
     "struct_arg",
@@ -79,13 +81,14 @@ const NAMES: [&str; 56] = [
 ];
 
 /// Kernels whose attribute fixes the block, and their threads in a block.
-const BLOCKS: [(&str, u32); 31] = [
+const BLOCKS: [(&str, u32); 32] = [
     ("apart", 32),
     ("same_as_table", 256),
     ("exchanged", 128),
     ("filtered__16", 32),
     ("filtered__8", 16),
     ("guard_sync_guard", 128),
+    ("meet_marked", 256),
     ("paced_shared", 256),
     ("rotate_marking", 256),
     ("rotate_saving", 256),
@@ -122,20 +125,24 @@ const VOTING: &str = "rotate_yielding";
 /// Kernels with a checkpoint, the first of them with shared memory.
 const SAVING: [&str; 2] = ["rotate_saving", "tables_saving"];
 
-/// Kernels with yield points, and how many they have; a checkpoint is one. Of the last two, block-tasks can be dropped until
-/// a thread gets to a marker.
-const WITH_YIELDS: [(&str, usize); 6] = [
-    (YIELDING, 1),
-    (VOTING, 1),
-    (SAVING[0], 1),
-    (SAVING[1], 1),
-    ("spin_marking", 1),
-    ("rotate_marking", 2),
+/// Kernels with yield points: how many they have, a checkpoint is one, and at how many of these a limit counts. Of the last four,
+/// block-tasks can be dropped until a thread gets to a marker. Where all threads of a block have passed it, as the compiler
+/// sees, only a revocation counts.
+const WITH_YIELDS: [(&str, usize, usize); 8] = [
+    (YIELDING, 1, 1),
+    (VOTING, 1, 1),
+    (SAVING[0], 1, 1),
+    (SAVING[1], 1, 1),
+    ("spin_marking", 1, 1),
+    ("rotate_marking", 2, 1),
+    ("spin_marked", 2, 2),
+    ("meet_marked", 2, 1),
 ];
 
-/// The number of yield points of a kernel.
-fn yield_points(name: &str) -> usize {
-    WITH_YIELDS.iter().find(|(of, _)| *of == name).map_or(0, |(_, points)| *points)
+/// The number of yield points of a kernel, and of those where a limit counts.
+fn yield_points(name: &str) -> (usize, usize) {
+    let found = WITH_YIELDS.iter().find(|(of, ..)| *of == name);
+    found.map_or((0, 0), |&(_, points, limited)| (points, limited))
 }
 
 /// The text of one entry.
@@ -338,7 +345,7 @@ fn the_worker_loop_is_there_once() {
     for name in NAMES {
         // The first chunk; the chunk after it, and a chunk that has to be looked for; between tasks; the end. With
         // yield points, whether the last task was requeued, and the requeue.
-        let expected = if yield_points(name) > 0 { 7 } else { 5 };
+        let expected = if yield_points(name).0 > 0 { 7 } else { 5 };
         assert_eq!(barriers(name, 1), expected, "in {name}");
         assert_eq!(barriers(&format!("{name}__plain"), 1), 0, "in the plain entry of {name}");
     }
@@ -401,8 +408,9 @@ fn the_worker_loop_reads_its_signal_from_memory_and_releases_before_it_posts() {
         let places = if SAVING.contains(&name) { 4 } else { 0 };
         // When the signal came, where a block finds no chunk ready; both words where one with a single task leaves, and where one
         // has stopped within its tasks.
-        let stops = if yield_points(name) > 0 { 5 } else { 3 };
-        let expected = 3 + 2 * yield_points(name) + places + stops;
+        let (points, limited) = yield_points(name);
+        let stops = if points > 0 { 5 } else { 3 };
+        let expected = 3 + points + limited + places + stops;
         assert_eq!(reads.count(), expected, "in {name}");
         let copies = all.iter().filter(|(operation, _)| operation.starts_with("cp.async"));
         let (waits, copies): (Vec<_>, Vec<_>) =
@@ -466,8 +474,9 @@ fn a_yield_point_looks_at_the_signal_only_if_the_time_has_come() {
     // looks; another warp does.
     let exits = all[last_look..look].iter().filter(|(operation, _)| *operation == "bra");
     assert_eq!(exits.count(), 4);
-    // The loop around it is there once, not once for tasks that may be requeued and once for others.
-    assert_eq!(all.iter().copied().filter(|found| is_last_look(found)).count(), 1);
+    // The loop around it is there once, not once for tasks that may be requeued and once for others. The word is read where a
+    // thread looks, where it tells the others, and where the block leaves.
+    assert_eq!(all.iter().copied().filter(|found| is_last_look(found)).count(), 3);
     assert_eq!(all.iter().filter(|(_, operands)| operands.contains("1664525")).count(), 1);
 }
 
@@ -541,7 +550,7 @@ fn a_vote_asks_for_the_signal_and_does_not_wait_for_it() {
 
 #[test]
 fn only_preemptible_entries_with_yield_points_pay_for_them() {
-    for (name, _) in WITH_YIELDS {
+    for (name, ..) in WITH_YIELDS {
         let plain = entry(&format!("{name}__plain"));
         for sign in ["preempt_yields", "%clock", "ld.relaxed", "bar.red"] {
             assert!(!plain.contains(sign), "{sign} in the plain entry of {name}");
@@ -551,7 +560,7 @@ fn only_preemptible_entries_with_yield_points_pay_for_them() {
     // An entry has the shared memory that it names, so the others do not have it. Several entries use the word, so its
     // declaration is outside of them.
     let outside =
-        WITH_YIELDS.iter().fold(PTX.to_owned(), |text, (name, _)| text.replace(entry(name), ""));
+        WITH_YIELDS.iter().fold(PTX.to_owned(), |text, (name, ..)| text.replace(entry(name), ""));
     let mut lines = outside.lines().filter(|line| line.contains("preempt_yields"));
     assert!(lines.all(|line| line.starts_with("//") || line.starts_with(".shared .align")));
 }

@@ -16,6 +16,9 @@ impl StopLimit {
     pub const SOONEST: StopLimit = StopLimit(u8::MAX);
     /// When the block-task ends, however late that is.
     pub const NEVER: StopLimit = StopLimit(u8::MAX - 1);
+    /// As soon as possible, and nothing that the launch does counts any more, as all of it is done again with other memory.
+    /// So a block leaves at the next yield point whatever its block-task has done before, behind a marker, too.
+    pub const REVOKED: StopLimit = StopLimit(u8::MAX - 2);
     /// What no block keeps to: it leaves when its block-task ends.
     pub const ZERO: StopLimit = StopLimit(0);
 
@@ -28,7 +31,7 @@ impl StopLimit {
         let code = exponent << 3 | (nanos >> exponent) as u32 & 7;
         // The first code, 8 ns, would be zero.
         let code = code + 1;
-        if code < u8::MAX as u32 - 1 { StopLimit(code as u8) } else { StopLimit::NEVER }
+        if code < StopLimit::REVOKED.0 as u32 { StopLimit(code as u8) } else { StopLimit::NEVER }
     }
 
     /// This limit, or the other one if that leaves less time.
@@ -37,19 +40,21 @@ impl StopLimit {
     }
 
     /// Less for less time. What nothing keeps to gives blocks all the time that they need.
-    const fn strictness(self) -> u8 {
+    const fn strictness(self) -> u16 {
         match self {
-            StopLimit::SOONEST => 0,
-            StopLimit::ZERO => u8::MAX,
-            StopLimit(code) => code,
+            StopLimit::REVOKED => 0,
+            StopLimit::SOONEST => 1,
+            StopLimit::ZERO => u16::MAX,
+            StopLimit(code) => code as u16 + 1,
         }
     }
 
-    /// Nanoseconds; `u64::MAX` for [`NEVER`](StopLimit::NEVER), and 0 for [`SOONEST`](StopLimit::SOONEST).
+    /// Nanoseconds; `u64::MAX` for [`NEVER`](StopLimit::NEVER), and 0 for [`SOONEST`](StopLimit::SOONEST) and
+    /// [`REVOKED`](StopLimit::REVOKED).
     #[inline(always)]
     pub const fn nanos(self) -> u64 {
         match self {
-            StopLimit::SOONEST | StopLimit::ZERO => 0,
+            StopLimit::SOONEST | StopLimit::REVOKED | StopLimit::ZERO => 0,
             StopLimit::NEVER => u64::MAX,
             StopLimit(code) => (8 | (code as u64 - 1) & 7) << ((code - 1) >> 3),
         }
@@ -153,8 +158,13 @@ mod tests {
         assert_eq!([0, 7].map(StopLimit::within), [StopLimit::ZERO; 2]);
         assert_eq!([60_000_000_000, u64::MAX].map(StopLimit::within), [StopLimit::NEVER; 2]);
         assert_eq!(Signal::new(5, SmRange::ALL).limit(), StopLimit::SOONEST);
-        let by_strictness =
-            [StopLimit::SOONEST, StopLimit::within(9000), StopLimit::NEVER, StopLimit::ZERO];
+        let by_strictness = [
+            StopLimit::REVOKED,
+            StopLimit::SOONEST,
+            StopLimit::within(9000),
+            StopLimit::NEVER,
+            StopLimit::ZERO,
+        ];
         for (index, &limit) in by_strictness.iter().enumerate() {
             for other in &by_strictness[index..] {
                 assert_eq!([limit.or_stricter(*other), other.or_stricter(limit)], [limit; 2]);

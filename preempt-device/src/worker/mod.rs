@@ -5,7 +5,7 @@
 
 use crate::abi::{
     Begun, COHORT_SLOTS, Claims, Cohort, DeviceQueue, Halves, Post, Posted, REQUEUED, RequeueList,
-    Technique, departures,
+    StopLimit, Technique, departures,
 };
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 use crate::target;
@@ -68,6 +68,17 @@ pub trait Block {
 
     /// Waits until the copies of [`ask`](Block::ask) have arrived, on the elected thread.
     fn await_asked(&self) {}
+
+    /// Whether the block leaves because its launch was revoked, at yield points of a task behind its marker in any case.
+    ///
+    /// # Safety
+    ///
+    /// The cohort's queue is alive.
+    unsafe fn is_revoked(&self, cohort: &Cohort) -> bool {
+        // SAFETY: the caller's promise.
+        let word = unsafe { &*cohort.queue }.signal.load(Relaxed);
+        cohort.signal.or_newer(word).limit() == StopLimit::REVOKED
+    }
 
     /// Runs `lead` on the elected thread. No thread waits.
     fn lead(&mut self, lead: impl FnOnce(&Self));
@@ -567,10 +578,15 @@ unsafe fn give_back<B: Block>(
         // As in `next`.
         let ahead = target::opaque(ahead) & !REQUEUED;
         let Halves { high: len, low: start } = claimed(notes, cohort, ahead);
-        if !requeue::put(list, requeued, Chunk { start, len, requeues: 0 }) {
-            return Chunk::NONE;
+        // What was stopped behind its marker must not run again, not even where it counts for nothing: on a block that has not
+        // seen the signal yet, in another queue perhaps, it would add and append twice. So the launch does not end as done.
+        // SAFETY: the caller's promise.
+        if !unsafe { block.is_revoked(cohort) } {
+            if !requeue::put(list, requeued, Chunk { start, len, requeues: 0 }) {
+                return Chunk::NONE;
+            }
+            requeue::announce(claims);
         }
-        requeue::announce(claims);
         // SAFETY: the caller's promise.
         unsafe { note_stop(block, cohort, Technique::Requeue) };
         notes.done.set(notes.done.get() - rest.len);

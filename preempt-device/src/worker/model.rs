@@ -12,7 +12,7 @@ use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, requeue, run};
 use crate::abi::{
     Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList, Signal, SmRange,
-    departures, share_bits,
+    StopLimit, departures, share_bits,
 };
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::yields::Decision;
@@ -370,6 +370,36 @@ fn a_requeued_task_goes_to_another_cohort() {
         assert_eq!(done, 2);
         launch.memory.expect_all(11);
         happened((starts.load(Relaxed) > 2).into());
+    });
+}
+
+/// A launch is revoked, and a block leaves a task behind its marker. A block in another queue has not seen that, and takes what
+/// is on the list: not that task, which must not be done twice.
+#[test]
+fn a_task_that_a_revocation_has_stopped_does_not_run_again() {
+    Outcomes::<2>::new().of_model(2, |happened| {
+        let launch = Launch::new(2);
+        for (queue, ticket) in [(0, 1), (1, 2)] {
+            let launch = launch.clone();
+            thread::spawn(move || {
+                let cohort = launch.cohort(Spec { queue, ticket, ..FIRST });
+                let task = |index, _| {
+                    launch.memory.update(index, |cell| *cell += 1);
+                    let word = launch.queues[queue].signal.load(Relaxed);
+                    Signal::from_bits(word).limit() == StopLimit::REVOKED
+                };
+                // SAFETY: the launch outlives the call; the block runs once.
+                unsafe { run(&mut OneThread::on(0), &cohort, &mut Tasks::<_, true>(0, task)) };
+            });
+        }
+        let signal = Signal::within(2, SmRange::EMPTY, StopLimit::REVOKED);
+        launch.queues[0].signal.store(signal.to_bits(), Relaxed);
+        let done = launch.wait(0, 1) + launch.wait(1, 2);
+        for cell in &launch.memory.0 {
+            // SAFETY: loom reports a race.
+            cell.with(|cell| assert!(unsafe { *cell } <= 1, "done twice"));
+        }
+        happened((done < 2).into());
     });
 }
 

@@ -55,7 +55,7 @@ pub(super) fn note_stop_by<B: Block>(
     let signal = cohort.signal.or_newer(word);
     let latest = match signal.limit() {
         // Nothing is to be kept.
-        StopLimit::SOONEST => None,
+        StopLimit::SOONEST | StopLimit::REVOKED => None,
         _ => DeviceQueue::between(arrived, signal, block.nanos()),
     };
     let is_lost = technique == Technique::Requeue;

@@ -9,7 +9,7 @@ use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 /// next block-task begins, which it could do neither before the last thread has ended the preceding one, nor after the
 /// first thread has begun the next: a word about another block-task says nothing about this one. A block that has dropped a
 /// block-task leaves, or runs it again as one that cannot be requeued and asks nothing here. A block that has marked one
-/// finishes it. So an index is decided about at most once in the life of a block.
+/// finishes it, or leaves for a revocation. So an index is decided about at most once in the life of a block.
 ///
 /// Relaxed: each thread acts by the word alone. The changes of one word have one order, so all threads agree which decision
 /// was the first. What follows a marker is reached only by the answer, so no store of it comes before. What a dropped run

@@ -22,6 +22,9 @@ pub const OLD_PERIODS: u32 = 4;
 /// The bit that says that the SM was taken from the cohort, which does not get it back.
 const TAKEN: u32 = 1;
 
+/// The bit beside it that says that the launch was revoked.
+const REVOKED: u32 = 2;
+
 impl Watch {
     /// The watch of a block whose last look is at `clock`.
     #[inline(always)]
@@ -42,11 +45,33 @@ impl Watch {
         self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed).is_ok()
     }
 
-    /// Tells all warps of the block that the SM was taken.
+    /// Tells all warps of the block that the SM was taken, by a revocation or not. What was told of a revocation stays: a thread
+    /// with an older word knows less, and the block must not give back what it has stopped behind a marker.
     #[inline(always)]
-    pub fn end(&self, clock: u32) {
-        // An exchange, because `racecheck` reports a store as a race with concurrent reads.
-        self.0.swap((clock & !(PERIOD - 1)) ^ 1 << 31 | TAKEN, Relaxed);
+    pub fn end(&self, clock: u32, is_revoked: bool) {
+        let taken = (clock & !(PERIOD - 1)) ^ 1 << 31 | TAKEN;
+        if is_revoked {
+            // An exchange, because `racecheck` reports a store as a race with concurrent reads.
+            self.0.swap(taken | REVOKED, Relaxed);
+            return;
+        }
+        let mut last = self.last();
+        while !last.is_revoked() {
+            match self.0.compare_exchange(last.0, taken, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(found) => last = Last(found),
+            }
+        }
+    }
+
+    /// Has warps of the block look again, because the block does not leave for what took the SM: its block-task is marked.
+    #[inline(always)]
+    pub fn resume(&self, clock: u32) {
+        let last = self.last();
+        if last.is_end() && !last.is_revoked() {
+            // What another thread has found meanwhile stays.
+            let _ = self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed);
+        }
     }
 }
 
@@ -72,5 +97,11 @@ impl Last {
     #[inline(always)]
     pub fn is_end(self) -> bool {
         self.0 & TAKEN > 0
+    }
+
+    /// Whether it found that the launch was revoked.
+    #[inline(always)]
+    pub fn is_revoked(self) -> bool {
+        self.0 & REVOKED > 0
     }
 }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use preempt_device::abi::{SmRange, StopLimit};
+use slotmap::SlotMap;
 
 use super::launch::Launch;
 use super::order::End;
 use super::program::following;
+use super::queues::DeviceQueues;
 use super::{Action, Engine, Op, Outcome, Phase, Verdict};
-use crate::vocabulary::{LaunchId, OpKey};
+use crate::vocabulary::{LaunchId, OpKey, QueueIndex};
 
 impl Engine {
     /// Ends everything, because a lost device reports nothing.
@@ -89,7 +91,7 @@ impl Engine {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
         for cohort in launch.cohorts.iter().flatten() {
             // What is in the queue obeys its word, so one is enough for a chain of calls.
-            let limit = StopLimit::SOONEST;
+            let limit = leaving_limit(&self.ops, &self.queues, cohort.queue);
             if self.queues.range(cohort.queue) != SmRange::EMPTY
                 || self.queues.is_slower(cohort.queue, limit)
             {
@@ -196,16 +198,29 @@ impl Engine {
         if launch.arrival.take().is_none() {
             return;
         }
+        let is_plain = launch.spec.plain;
         launch.books(&mut self.ledger, &mut self.guests).release(launch.range);
         launch.set_range(now, SmRange::EMPTY, self.ledger.sms());
         self.note(key, now, SmRange::EMPTY, true);
         self.launches.known -= 1;
         self.agenda.unsettled = true;
-        if self.ops[key].verdict.is_some() {
+        let verdict = self.ops[key].verdict;
+        if verdict == Some(Verdict::Revoked) && !is_plain {
+            // Where a queue has others, too, these leave as well, and its word is one that they may have.
+            self.flush(key, actions);
+        } else if verdict.is_some() {
             self.shrink(now, key, StopLimit::SOONEST, actions);
         }
         self.ask(now, |policy| policy.departed(now, LaunchId(key)));
     }
+}
+
+/// How the blocks of a queue leave whose SMs are all taken. A word stops whatever runs there. So the word of a revocation, which
+/// stops block-tasks behind their markers, is only for queues all of whose launches were revoked: the last block of one
+/// may have left already, unknown here, and a block of the next one run.
+fn leaving_limit(ops: &SlotMap<OpKey, Op>, queues: &DeviceQueues, queue: QueueIndex) -> StopLimit {
+    let is_revoked = |op| ops.get(op).is_some_and(|op| op.verdict == Some(Verdict::Revoked));
+    if queues.launches(queue).all(is_revoked) { StopLimit::REVOKED } else { StopLimit::SOONEST }
 }
 
 /// The outcome of a launch, if it ends now.

@@ -57,6 +57,9 @@ pub(crate) enum Event {
     Fault { op: OpKey },
     /// The result of an operation is not wanted any more.
     Cancel { op: OpKey },
+    /// As [`Cancel`](Event::Cancel), and nothing that it has written counts any more: blocks leave their block-tasks wherever
+    /// they can.
+    Revoke { op: OpKey },
     /// An armed operation is to run.
     Release { op: OpKey },
     /// An armed operation will not be released, and its gate was not opened.

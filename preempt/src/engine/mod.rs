@@ -272,6 +272,7 @@ impl Engine {
             Event::CopyDone { op } => self.copy_done(now, op, actions),
             Event::Fault { op } => self.stop(now, op, Verdict::Failed, actions),
             Event::Cancel { op } => self.stop(now, op, Verdict::Cancelled, actions),
+            Event::Revoke { op } => self.stop(now, op, Verdict::Revoked, actions),
             Event::Release { op } => self.release_armed(now, op),
             Event::Disarmed { op } => self.end_disarmed(now, op, actions),
             Event::Change { of, change } => self.change(now, of, change),
@@ -409,7 +410,10 @@ impl Engine {
             // reported.
             Phase::Blocked => {
                 if is_out
-                    && matches!(verdict, Some(Verdict::Cancelled | Verdict::Closed))
+                    && matches!(
+                        verdict,
+                        Some(Verdict::Cancelled | Verdict::Revoked | Verdict::Closed)
+                    )
                     && launch.remaining() > 0
                     && let Some(outcome) = outcome(launch, *verdict)
                 {

@@ -59,6 +59,8 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Cancelled,
+    /// Cancelled, and what it wrote does not count.
+    Revoked,
     Closed,
     Failed,
     /// It was queued on the device, and this kernel had failed and left a buffer in pieces.
@@ -69,7 +71,7 @@ impl Verdict {
     /// The outcome of an operation that ends so with `done` tasks done.
     pub fn outcome(self, done: u32) -> Outcome {
         match self {
-            Verdict::Cancelled => Outcome::Cancelled { done },
+            Verdict::Cancelled | Verdict::Revoked => Outcome::Cancelled { done },
             Verdict::Closed => Outcome::Closed { done },
             Verdict::Failed => Outcome::Failed,
             Verdict::InputLost(kernel) => Outcome::InputLost { kernel },

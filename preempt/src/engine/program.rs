@@ -214,7 +214,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         let of_calls = match verdict {
-            Verdict::Closed => Verdict::Closed,
+            Verdict::Closed | Verdict::Revoked => verdict,
             Verdict::Cancelled | Verdict::Failed | Verdict::InputLost(_) => Verdict::Cancelled,
         };
         for index in 0..self.calls(key).len() {

@@ -172,6 +172,11 @@ impl DeviceQueues {
         self.all[queue as usize].cohorts.iter().skip(1).map(|&(op, _)| op)
     }
 
+    /// The launches with cohorts in a queue.
+    pub fn launches(&self, queue: QueueIndex) -> impl Iterator<Item = OpKey> {
+        self.all[queue as usize].cohorts.iter().map(|&(op, _)| op)
+    }
+
     /// How many cohorts are behind the first one.
     pub fn waiting(&self, queue: QueueIndex) -> usize {
         self.all[queue as usize].cohorts.len().saturating_sub(1)

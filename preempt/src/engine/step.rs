@@ -62,6 +62,9 @@ pub(crate) enum Input {
     Cancel {
         op: u64,
     },
+    Revoke {
+        op: u64,
+    },
     Release {
         op: u64,
     },
@@ -262,6 +265,7 @@ impl Input {
             Event::CopyDone { op } => Input::CopyDone { op: number(op) },
             Event::Fault { op } => Input::Fault { op: number(op) },
             Event::Cancel { op } => Input::Cancel { op: number(op) },
+            Event::Revoke { op } => Input::Revoke { op: number(op) },
             Event::Release { op } => Input::Release { op: number(op) },
             Event::Disarmed { op } => Input::Disarmed { op: number(op) },
             Event::Change { of, change } => Input::Change {
@@ -294,6 +298,7 @@ impl Input {
             Input::CopyDone { op: key } => Event::CopyDone { op: op(key) },
             Input::Fault { op: key } => Event::Fault { op: op(key) },
             Input::Cancel { op: key } => Event::Cancel { op: op(key) },
+            Input::Revoke { op: key } => Event::Revoke { op: op(key) },
             Input::Release { op: key } => Event::Release { op: op(key) },
             Input::Disarmed { op: key } => Event::Disarmed { op: op(key) },
             Input::Change { ref of, ref change } => Event::Change {

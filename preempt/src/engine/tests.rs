@@ -78,6 +78,7 @@ enum Step {
     Cohort(usize),
     CopyDone(usize),
     Cancel(usize),
+    Revoke(usize),
     Fault(usize),
 }
 
@@ -111,6 +112,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => any::<usize>().prop_map(Step::Cohort),
         1 => any::<usize>().prop_map(Step::CopyDone),
         1 => any::<usize>().prop_map(Step::Cancel),
+        1 => any::<usize>().prop_map(Step::Revoke),
         1 => any::<usize>().prop_map(Step::Fault),
     ];
     prop::collection::vec(step, 0..200)
@@ -186,6 +188,10 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::Cancel(index) if !world.ops.is_empty() => {
                 let op = world.whole(world.ops[index % world.ops.len()].0);
                 world.handle(Event::Cancel { op });
+            }
+            Step::Revoke(index) if !world.ops.is_empty() => {
+                let op = world.whole(world.ops[index % world.ops.len()].0);
+                world.handle(Event::Revoke { op });
             }
             Step::Fault(index) if !world.cohorts.is_empty() => {
                 let op = world.cohorts[index % world.cohorts.len()].order.op;

@@ -24,7 +24,7 @@
 //! | runs our kernels | it yields: its launches go on with the SMs that the other one does not fill, and have all afterwards |
 //! | has yielded, and has memory that the other one needs | it is revoked |
 //! | is [opaque](Task::opaque) | it is revoked: its worker is killed |
-//! | of a pool that [revokes](PoolBuilder::stop) | it is revoked: its operations are cancelled, and a kernel leaves at its next yield; a plain grid of the default form ends, as is expected within the time that the pool [counts on](Stop::Revoke) |
+//! | of a pool that [revokes](PoolBuilder::stop) | it is revoked: its operations are cancelled, and a kernel leaves at its next yield, also behind [markers](preempt_device::preemptible#markers); a plain grid of the default form ends, as is expected within the time that the pool [counts on](Stop::Revoke) |
 //! | was revoked [as often](REVOCATIONS) as may be | it runs to its end |
 //!
 //! Devices may be [parts](crate::Device::split) of one: each runs tasks beside the others, and an opaque task has all of them that

@@ -105,8 +105,9 @@ impl Progress {
             (state.handles.iter().map(Handle::untyped).collect(), end_calls)
         };
         end_calls.into_iter().for_each(|(_, EndCall(end))| end());
-        // Without the lock: this may run code of the application.
-        handles.iter().for_each(Handle::cancel);
+        // Without the lock: this may run code of the application. Nothing of the run counts: its buffers are its own, and
+        // it is made anew in others, or not at all.
+        Handle::revoke(&handles);
     }
 
     pub fn is_revoked(&self) -> bool {
@@ -403,7 +404,7 @@ impl Run {
             if state.is_revoked {
                 drop(state);
                 // `revoke` did not see it.
-                handle.cancel();
+                Handle::revoke(std::slice::from_ref(&handle));
                 lock(&self.progress.state).handles.push(handle);
                 return self.check();
             }

@@ -164,7 +164,7 @@ pub(super) struct Device {
 fn leaving(limit: StopLimit, redo: u64) -> (u64, u64) {
     let task = 2 * redo;
     let within = match limit {
-        StopLimit::SOONEST => return (0, u64::MAX),
+        StopLimit::SOONEST | StopLimit::REVOKED => return (0, u64::MAX),
         StopLimit::ZERO => task,
         limit => limit.nanos().min(task),
     };

@@ -228,7 +228,7 @@ impl Reader {
                     self.jobs[job].at = Duration::from_nanos(now);
                 }
             }
-            Input::Cancel { op } | Input::Disarmed { op } => {
+            Input::Cancel { op } | Input::Revoke { op } | Input::Disarmed { op } => {
                 for op in Self::meant(&self.programs, op) {
                     if let Some(work) = self.work.get_mut(op) {
                         work.ended = true;

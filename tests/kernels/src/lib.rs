@@ -33,7 +33,8 @@ pub use memory::{Weights, exchanged, same_as_table, weighted, window_sums};
 pub use ranges::{copy_four, scale, sum};
 pub use warps::{MATCHES, warp_matches, warp_sums};
 pub use yielding::{
-    rotate_marking, rotate_saving, rotate_yielding, spin_marking, spin_yielding, tables_saving,
+    meet_marked, rotate_marking, rotate_saving, rotate_yielding, spin_marked, spin_marking,
+    spin_yielding, tables_saving,
 };
 
 /// Threads in a block of [`tiled_mm`], in x and in y.

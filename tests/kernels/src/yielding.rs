@@ -100,6 +100,44 @@ pub fn rotate_marking(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
     yield_point!();
 }
 
+/// [`spin_yielding`], and the block's thread 0 adds 1 to `ends[task]` ahead of its rounds. So only a revoked launch is left in
+/// them.
+#[preemptible]
+pub fn spin_marked(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    yield_point!();
+    if thread::thread_idx_x() == 0 {
+        add(ends, thread::block_idx_x(), 1);
+    }
+    let mut x = i as u32;
+    for _ in 0..rounds {
+        yield_point!();
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+    // SAFETY: each thread has its own element.
+    unsafe { out.write(i, x) };
+}
+
+/// [`spin_marked`] with barriers, each of them a yield point.
+#[preemptible(block = 256)]
+pub fn meet_marked(ends: SliceMut<u32>, rounds: u32, out: SliceMut<u32>) {
+    let i = thread::index_1d() as usize;
+    thread::sync_threads();
+    yield_point!();
+    // Not the one that looks for the block.
+    if thread::thread_idx_x() == 77 {
+        add(ends, thread::block_idx_x(), 1);
+    }
+    let mut x = i as u32;
+    for _ in 0..rounds {
+        thread::sync_threads();
+        yield_point!();
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+    // SAFETY: each thread has its own element.
+    unsafe { out.write(i, x) };
+}
+
 /// [`rotate_yielding`] with a checkpoint in each round. Each thread adds 1 to its element of `rounds_done` in each round, and
 /// thread 0 of the block adds 1 to `starts[task]` each time that a block begins the block-task or goes on with it, and 1 to
 /// `ends[task]` at the end.

@@ -538,7 +538,9 @@ impl Session {
         if let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
             && !out.order.plain
         {
-            let limit = Some(signal.limit()).filter(|&limit| limit != StopLimit::SOONEST);
+            let has_none =
+                |limit: &StopLimit| matches!(*limit, StopLimit::SOONEST | StopLimit::REVOKED);
+            let limit = Some(signal.limit()).filter(|limit| !has_none(limit));
             if signal.range().is_empty() && out.stopped.is_none() {
                 out.stopped = Some(now);
                 out.stopped_within = limit;

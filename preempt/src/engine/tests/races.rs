@@ -118,6 +118,36 @@ fn a_cancelled_launch_has_no_time_left() {
     assert_eq!((signal.range(), signal.limit()), (SmRange::EMPTY, StopLimit::SOONEST));
 }
 
+/// A signal stops what runs in its queue, whichever launch it is of: the revoked one may have left already.
+#[test]
+fn what_counts_is_not_stopped_with_a_revoked_launch() {
+    let policy = Box::new(StaticPriority::new());
+    let (mut engine, mut actions) = (Engine::new(8, QUEUES, Costs::h200(), policy), Vec::new());
+    let mut submit = || {
+        let op = engine.submit(Duration::ZERO, submission(0, 0, spec(1000)), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        engine.go_ahead(Duration::ZERO, &mut actions);
+        op
+    };
+    let [first, second] = [submit(), submit()];
+    let queues: Vec<_> = actions.iter().filter_map(queue_of).collect();
+    assert!(queues.len() == 2 && queues[0] == queues[1], "the second is queued behind the first");
+    for (op, limit) in [(first, StopLimit::SOONEST), (second, StopLimit::REVOKED)] {
+        actions.clear();
+        engine.handle(Duration::ZERO, Event::Revoke { op }, &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        let [signal] = signals(&actions)[..] else { panic!("{actions:?}") };
+        assert_eq!((signal.range(), signal.limit()), (SmRange::EMPTY, limit));
+    }
+}
+
+fn queue_of(action: &Action) -> Option<QueueIndex> {
+    match action {
+        Action::Launch(order) => Some(order.queue),
+        _ => None,
+    }
+}
+
 #[test]
 fn a_launch_in_more_of_a_hurry_hastens_blocks_that_leave() {
     let us = Duration::from_micros;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use preempt_device::abi::{Posted, Signal, departures};
+use preempt_device::abi::{Posted, Signal, SmRange, StopLimit, departures};
 use preempt_device::host::Access;
 
 use super::super::*;
@@ -92,6 +92,8 @@ pub struct World {
     pub room: Vec<u32>,
     pub cohorts: Vec<Cohort>,
     pub copies: Vec<OpKey>,
+    /// Operations that were revoked, whole programs.
+    revoked: HashSet<OpKey>,
     /// Opaque work that was run before.
     pub known_opaque: HashSet<(&'static str, u64)>,
     /// The last that the policy was told of each launch that it knows.
@@ -142,6 +144,7 @@ impl World {
             engine: Engine::new(sms, QUEUES, Costs::h200(), Box::new(policy)),
             now: Duration::ZERO,
             sm_times: HashMap::new(),
+            revoked: HashSet::new(),
             known_opaque: HashSet::new(),
             heard,
             sms,
@@ -327,6 +330,9 @@ impl World {
     }
 
     pub fn handle(&mut self, event: Event) {
+        if let Event::Revoke { op } = event {
+            self.revoked.insert(op);
+        }
         self.engine.handle(self.now, event, &mut self.actions);
         self.act();
     }
@@ -347,6 +353,19 @@ impl World {
                         self.cohorts.iter().any(|cohort| cohort.order.queue == queue),
                         "a signal goes to cohorts on the device"
                     );
+                    if signal.limit() == StopLimit::REVOKED {
+                        assert_eq!(signal.range(), SmRange::EMPTY);
+                        let there =
+                            self.cohorts.iter().filter(|cohort| cohort.order.queue == queue);
+                        let there: Vec<OpKey> = there.map(|cohort| cohort.order.op).collect();
+                        for op in there {
+                            let op = self.whole(op);
+                            assert!(
+                                self.revoked.contains(&op),
+                                "what counts is not stopped like that"
+                            );
+                        }
+                    }
                     let before = self.words.insert(queue, signal);
                     assert!(before.is_none_or(|before| signal.is_newer(before)));
                     for cohort in self.cohorts.iter().filter(|cohort| cohort.order.queue == queue) {

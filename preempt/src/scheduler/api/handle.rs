@@ -250,6 +250,16 @@ impl<T> Handle<T> {
         }
     }
 
+    /// Cancels operations of one scheduler, as [`cancel`](Handle::cancel) does, where nothing that they have written is looked at
+    /// any more. So their blocks may leave behind markers, too.
+    pub(crate) fn revoke(handles: &[Handle<T>]) {
+        let waiting = handles.iter().filter(|handle| !handle.completion.is_done());
+        let completions: Vec<_> = waiting.map(|handle| handle.completion.clone()).collect();
+        if let Some(first) = handles.first().filter(|_| !completions.is_empty()) {
+            first.shared.revoke(completions);
+        }
+    }
+
     /// Lets the operation run without a handle. Its result is not looked at.
     pub fn detach(self) {}
 

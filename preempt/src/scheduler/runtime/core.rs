@@ -46,6 +46,9 @@ const LOST_WITH_IT: &str = "the GPU's context is lost with it: start the process
 pub(in crate::scheduler) enum Message {
     Submit(Job),
     Cancel(Arc<Completion>),
+    /// These are to be stopped, and nothing that they have written counts. Together, so that none begins with what another
+    /// one has left half done.
+    Revoke(Vec<Arc<Completion>>),
     /// An armed launch of a program is to run; it was [released](super::armed::Armed::release).
     Release(Arc<Completion>),
     /// An armed launch of a program will not run; it was [disarmed](super::armed::Armed::disarm).

@@ -239,6 +239,12 @@ impl Shared {
         self.drive();
     }
 
+    /// Asks for operations to be stopped of which nothing counts.
+    pub(in crate::scheduler) fn revoke(&self, completions: Vec<Arc<Completion>>) {
+        self.combiner.post(Message::Revoke(completions));
+        self.drive();
+    }
+
     /// Waits until the core has seen what was submitted before this call, for as long as a program stays armed; whether it
     /// has. To give up sooner mostly gains nothing, because the core has to take in an unarmed launch, too. If the core is in a
     /// call of the driver that waits for the gate, the call ends at the gate's limit, after as long.

@@ -124,6 +124,11 @@ impl Core {
                     self.engine.handle(now, Event::Cancel { op }, &mut self.actions);
                 }
             }
+            Message::Revoke(completions) => {
+                for &op in completions.iter().filter_map(|completion| completion.op.get()) {
+                    self.engine.handle(now, Event::Revoke { op }, &mut self.actions);
+                }
+            }
             Message::Release(completion) => {
                 if let Some(&op) = completion.op.get() {
                     self.release(now, op);
