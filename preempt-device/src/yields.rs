@@ -270,7 +270,7 @@ impl Yields {
         }
         // In one place, so that the choice is there once.
         if is_known && self.has_to_leave(word) {
-            watch.end(clock, is_revoked(word));
+            watch.end(is_revoked(word));
             return true;
         }
         last.is_end() && (!self.marked || last.is_revoked())
@@ -425,7 +425,7 @@ impl Yields {
                 is_taken = self.has_to_leave(self.asked);
                 #[cfg(target_arch = "nvptx64")]
                 if is_taken && is_revoked(self.asked) {
-                    watch().end(target::clock(), true);
+                    watch().end(true);
                 }
                 self.ask();
             }
@@ -603,7 +603,7 @@ mod tests {
     fn a_taken_sm_stays_taken() {
         let watch = Watch::new(7);
         assert!(!watch.last().is_end());
-        watch.end(PERIOD + 9, false);
+        watch.end(false);
         for clock in [PERIOD + 9, 2 * PERIOD, 3 * PERIOD, 1 << 30] {
             assert!(watch.last().is_end() && !watch.last().is_recent(clock));
         }
@@ -612,13 +612,13 @@ mod tests {
     #[test]
     fn a_marked_block_looks_again_until_its_launch_is_revoked() {
         let watch = Watch::new(0);
-        watch.end(PERIOD, false);
+        watch.end(false);
         watch.resume(2 * PERIOD + 9);
         assert!(!watch.last().is_end() && watch.last().is_recent(2 * PERIOD));
-        watch.end(3 * PERIOD, true);
+        watch.end(true);
         watch.resume(4 * PERIOD);
         assert!(watch.last().is_end() && watch.last().is_revoked());
-        watch.end(5 * PERIOD, false);
+        watch.end(false);
         assert!(watch.last().is_revoked(), "a thread with an older word hides nothing");
     }
 

@@ -53,11 +53,11 @@ pub(super) fn note_stop_by<B: Block>(
 ) {
     let notes = block.notes();
     let signal = cohort.signal.or_newer(word);
-    let latest = match signal.limit() {
-        // Nothing is to be kept.
-        StopLimit::SOONEST | StopLimit::REVOKED => None,
-        _ => DeviceQueue::between(arrived, signal, block.nanos()),
-    };
+    // Without a branch: a block that stops can spare the time, and what the compiler does not lay out apart cannot come between
+    // the marks of a yield point (`preempt-ptx-text`).
+    let since = DeviceQueue::between(arrived, signal, block.nanos());
+    let keeps_to_some = !matches!(signal.limit(), StopLimit::SOONEST | StopLimit::REVOKED);
+    let latest = since.filter(|_| keeps_to_some);
     let is_lost = technique == Technique::Requeue;
     notes.lost.set(if is_lost { notes.elapsed(block.clock() as u32) } else { 0 });
     notes.latest.set(latest.unwrap_or(0));

@@ -6,8 +6,8 @@ use crate::atomic_shim::{AtomicU32, Ordering::Relaxed};
 /// at each yield point they would wait for each other.
 pub const PERIOD: u32 = 1 << 12;
 
-/// The time of the block's last look: the clock, without the bits of a period. Or [`TAKEN`], and then a
-/// clock that will not be reached within a second.
+/// The time of the block's last look: the clock, without the bits of a period. Or [`TAKEN`] beside the last period that the
+/// clock has: a yield point in that one, once in two seconds, sees it 2 µs later.
 ///
 /// Warps reach yield points in any order. The first one of a period exchanges the word, and looks at the
 /// signal; the others only compare the word with the clock.
@@ -15,6 +15,8 @@ pub const PERIOD: u32 = 1 << 12;
 /// Relaxed: the word says when to look, and that the SM was taken; no other memory access depends on it.
 #[repr(transparent)]
 pub struct Watch(AtomicU32);
+
+const LAST_PERIOD: u32 = !(PERIOD - 1);
 
 /// Periods after which a look is old.
 pub const OLD_PERIODS: u32 = 4;
@@ -29,7 +31,7 @@ impl Watch {
     /// The watch of a block whose last look is at `clock`.
     #[inline(always)]
     pub fn new(clock: u32) -> Watch {
-        Watch(AtomicU32::new(clock & !(PERIOD - 1)))
+        Watch(AtomicU32::new(clock & LAST_PERIOD))
     }
 
     /// The time of the last look.
@@ -42,26 +44,16 @@ impl Watch {
     /// gets `true`.
     #[inline(always)]
     pub fn takes_turn(&self, last: Last, clock: u32) -> bool {
-        self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed).is_ok()
+        self.0.compare_exchange(last.0, clock & LAST_PERIOD, Relaxed, Relaxed).is_ok()
     }
 
     /// Tells all warps of the block that the SM was taken, by a revocation or not. What was told of a revocation stays: a thread
     /// with an older word knows less, and the block must not give back what it has stopped behind a marker.
     #[inline(always)]
-    pub fn end(&self, clock: u32, is_revoked: bool) {
-        let taken = (clock & !(PERIOD - 1)) ^ 1 << 31 | TAKEN;
-        if is_revoked {
-            // An exchange, because `racecheck` reports a store as a race with concurrent reads.
-            self.0.swap(taken | REVOKED, Relaxed);
-            return;
-        }
-        let mut last = self.last();
-        while !last.is_revoked() {
-            match self.0.compare_exchange(last.0, taken, Relaxed, Relaxed) {
-                Ok(_) => return,
-                Err(found) => last = Last(found),
-            }
-        }
+    pub fn end(&self, is_revoked: bool) {
+        // The largest one stays. In one operation, because yield points of kernels without source are copied as they are
+        // compiled, and a loop here would be laid out apart from them.
+        self.0.fetch_max(LAST_PERIOD | TAKEN | if is_revoked { REVOKED } else { 0 }, Relaxed);
     }
 
     /// Has warps of the block look again, because the block does not leave for what took the SM: its block-task is marked.
@@ -70,7 +62,7 @@ impl Watch {
         let last = self.last();
         if last.is_end() && !last.is_revoked() {
             // What another thread has found meanwhile stays.
-            let _ = self.0.compare_exchange(last.0, clock & !(PERIOD - 1), Relaxed, Relaxed);
+            let _ = self.0.compare_exchange(last.0, clock & LAST_PERIOD, Relaxed, Relaxed);
         }
     }
 }
