@@ -184,10 +184,9 @@ fn of_processes(
     tally: &mut Tally,
 ) -> Result<Found> {
     let count = bench.amount(QUICK_REQUESTS, REQUESTS);
-    let variables = mps.map(Mps::variables).unwrap_or_default();
     let requests = Role::Requests { count, seed: bench.seed };
-    let mut requests = Neighbour::start(requests, &variables)?;
-    let batch = || Neighbour::start(Role::Batch(block), &variables);
+    let mut requests = Neighbour::start(requests, mps)?;
+    let batch = || Neighbour::start(Role::Batch(block), mps);
     let (found, batch) = measure(bench, || times(&requests.ask()?), batch)?;
     check(&batch.end()?, tally)?;
     Ok(found)

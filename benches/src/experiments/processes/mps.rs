@@ -39,9 +39,14 @@ impl Mps {
         }
     }
 
-    /// What makes a process a client.
-    pub fn variables(&self) -> Vec<(&'static str, &Path)> {
-        VARIABLES.iter().map(|&name| (name, self.folder.as_path())).collect()
+    /// Makes a process that is to be started a client.
+    pub fn client(&self, process: &mut Command) {
+        // The server has the GPUs that this process sees, and numbers them anew for clients.
+        process.envs(self.variables()).env_remove("CUDA_VISIBLE_DEVICES");
+    }
+
+    fn variables(&self) -> [(&'static str, &Path); 2] {
+        VARIABLES.map(|name| (name, self.folder.as_path()))
     }
 
     fn control(&self) -> Command {

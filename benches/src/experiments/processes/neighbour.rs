@@ -15,6 +15,7 @@ use preempt_report::microseconds;
 use preempt_test_kit::Random;
 use serde_json::{Value, json};
 
+use super::mps::Mps;
 use crate::experiments::KERNELS;
 use crate::experiments::cuda::Submitted;
 use crate::experiments::requests::{BLOCKS, Requests};
@@ -270,10 +271,13 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts a process with these variables. Its first answer says that it is ready.
-    pub fn start(role: Role, variables: &[(&str, &std::path::Path)]) -> Result<Neighbour> {
+    /// Starts a process, a client of this server if there is one. Its first answer says that it is ready.
+    pub fn start(role: Role, server: Option<&Mps>) -> Result<Neighbour> {
         let mut command = Command::new(env::current_exe()?);
-        command.env(VARIABLE, role.told()).envs(variables.iter().copied());
+        command.env(VARIABLE, role.told());
+        if let Some(server) = server {
+            server.client(&mut command);
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().context("its output is a pipe")?;
         let (questions, answers) = (child.stdin.take(), lines(BufReader::new(out)));
