@@ -99,15 +99,7 @@ fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
     const LANE_BITS: i64 = 5;
     const LANES: i64 = 1 << LANE_BITS;
     let number = step.of.operand(2).and_then(|operand| operand.integer());
-    let of_lane = |&id: &usize| match code.defs[id][..] {
-        [at] => {
-            let from = &code.steps[at];
-            from.root() == "mov"
-                && from.guard.is_none()
-                && from.of.operand(1).and_then(|operand| operand.name()) == Some("%tid.x")
-        }
-        _ => false,
-    };
+    let of_lane = |&id: &usize| is_lane_of_row(code, id);
     let Some(number) = number.filter(|_| step.guard.is_none() && step.uses.iter().all(of_lane))
     else {
         return false;
@@ -123,6 +115,41 @@ fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
             _ => false,
         },
         _ => false,
+    }
+}
+
+/// Whether a register has the number of a thread along x, which fits into 16 bits, as it is.
+fn is_lane_of_row(code: &Code<'_>, id: usize) -> bool {
+    let (mut id, mut before) = (id, Vec::new());
+    loop {
+        // A register that is computed from itself.
+        if before.contains(&id) {
+            return false;
+        }
+        before.push(id);
+        let [at] = code.defs[id][..] else { return false };
+        let from = &code.steps[at];
+        let converts_integers = || {
+            let types = from.of.opcode.split('.').skip(1);
+            types.clone().count() == 2
+                && types
+                    .clone()
+                    .all(|ty| matches!(ty, "u16" | "u32" | "u64" | "s16" | "s32" | "s64"))
+        };
+        let is_same = match from.root() {
+            "mov" => true,
+            "cvt" => converts_integers(),
+            _ => false,
+        };
+        if !is_same || from.guard.is_some() {
+            return false;
+        }
+        let source = from.of.operand(1).and_then(|operand| operand.name());
+        match (source, &from.uses[..]) {
+            (Some("%tid.x"), _) => return true,
+            (Some(_), &[next]) => id = next,
+            _ => return false,
+        }
     }
 }
 

@@ -373,6 +373,27 @@ fn masks_leave_out_lanes_that_returned() {
         "mov.u32 %r4, %tid.y; setp.ge.u32 %p2, %r4, %r1;\n @%p2 ret;\n shfl.sync.bfly.b32 %r3, %r2, 1, 31, -1;\n st.global.u32 [%a1], %r3;\n ret;",
     );
     assert_eq!((&of.rules[..], of.launch.whole_rows), (&[][..], true));
+    // So do those that have no lane below a number of lanes, however wide the register is that has the number of a thread.
+    let rules = |chain: &str, condition: &str| {
+        let body = format!(
+            "{chain}\n setp.{condition};\n @%p2 ret;\n shfl.sync.bfly.b32 %r3, %r2, 1, 31, -1;\n st.global.u32 [%a1], %r3;\n ret;"
+        );
+        let of = accepted("", &body);
+        (of.rules, of.launch.whole_rows)
+    };
+    let (warps, lanes) = ((vec![], true), (vec![Rule::ReturnedLanes], false));
+    let tid = "mov.u32 %r4, %tid.x;";
+    let wide = format!("{tid} cvt.u64.u32 %a4, %r4; cvt.u32.u64 %r5, %a4; mov.b32 %r6, %r5;");
+    assert_eq!(rules(&wide, "gt.u32 %p2, %r6, 31"), warps);
+    assert_eq!(rules(&wide, "lt.u64 %p2, %a4, 64"), warps);
+    assert_eq!(rules(&wide, "gt.u32 %p2, %r6, 30"), lanes);
+    // 8 bits, a value that some lanes have from elsewhere, and one that goes round.
+    let cut = format!("{tid} cvt.u8.u32 %r5, %r4;");
+    assert_eq!(rules(&cut, "gt.u32 %p2, %r5, 31"), lanes);
+    let sometimes = format!("{tid} mov.b32 %r5, %r1; @%p1 mov.b32 %r5, %r4;");
+    assert_eq!(rules(&sometimes, "gt.u32 %p2, %r5, 31"), lanes);
+    let round = format!("{tid} mov.b32 %r5, %r6; mov.b32 %r6, %r5; add.u32 %r7, %r6, %r4;");
+    assert_eq!(rules(&round, "gt.u32 %p2, %r7, 31"), lanes);
     // By a part of the warp: then barriers are places too, ahead of any return.
     let of = accepted(
         "",
