@@ -514,15 +514,67 @@ pub struct Cohort {
     /// The number of tasks that are not claimed. Each block of the launch's first cohort starts with the task
     /// of its own number. 0 if that cohort was queued behind another launch or a gate, or has spare blocks.
     pub handed: u32,
+    /// What fits into a few bits.
+    pub flags: CohortFlags,
+    /// Rows of the grid behind the first one: 0 takes one instruction and no register to compare with.
+    pub more_rows: u32,
+    /// 1 if all threads have to end a task before the next one of its chunk starts: for kernels that use
+    /// shared memory or barriers. 0 otherwise.
+    pub barrier: u32,
+}
+
+/// Small parts of a [`Cohort`], in one word, which the worker loop reads anew where it needs one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct CohortFlags(u32);
+
+impl CohortFlags {
+    const FIRST: u32 = 1 << 16;
+
+    /// Of a cohort with this index into [`ControlBlock::left`], whose blocks mark their words of `progress` with `mark`, which
+    /// is 0 if they tell nothing.
+    pub const fn new(slot: u8, mark: u8) -> CohortFlags {
+        CohortFlags(mark as u32 | (slot as u32) << 8)
+    }
+
+    /// With another index.
+    pub const fn at(self, slot: u8) -> CohortFlags {
+        CohortFlags(self.0 & !0xff00 | (slot as u32) << 8)
+    }
+
+    /// With another mark.
+    pub const fn marked(self, mark: u8) -> CohortFlags {
+        CohortFlags(self.0 & !0xff | mark as u32)
+    }
+
     /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
-    pub is_first: bool,
+    pub const fn first(self, is_first: bool) -> CohortFlags {
+        CohortFlags(self.0 & !Self::FIRST | if is_first { Self::FIRST } else { 0 })
+    }
+
     /// Index into [`ControlBlock::left`].
-    pub slot: u8,
-    /// Whether all threads have to end a task before the next one of its chunk starts: for kernels that use
-    /// shared memory or barriers.
-    pub barrier: bool,
+    #[inline(always)]
+    pub const fn slot(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
     /// What its blocks mark their words of `progress` with; 0 if they tell nothing.
-    pub mark: u8,
+    #[inline(always)]
+    pub const fn mark(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Whether this is the launch's first cohort.
+    #[inline(always)]
+    pub const fn is_first(self) -> bool {
+        self.0 & Self::FIRST > 0
+    }
+
+    /// The same, which the compiler cannot have read before.
+    #[inline(always)]
+    pub(crate) fn anew(self) -> CohortFlags {
+        CohortFlags(crate::target::opaque(self.0))
+    }
 }
 
 /// Bytes of arguments, at most, that a kernel takes: 4096 are the limit of every driver (CUDA C++ programming guide,
@@ -581,7 +633,7 @@ const _: () = {
     assert!(size_of::<ControlBlock>() == 256);
     assert!(size_of::<RequeueList>() == 128 + 8 * REQUEUE_CAPACITY);
     assert!(size_of::<Post>() == 32);
-    assert!(size_of::<Cohort>() == 152);
+    assert!(size_of::<Cohort>() == 160);
 };
 
 #[cfg(test)]

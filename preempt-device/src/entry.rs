@@ -38,8 +38,9 @@ macro_rules! kernel_body {
 pub struct CudaBlock {
     /// Whether this thread is the elected one.
     elected: bool,
-    /// Bytes from the first of the two slot words to the one of the next claim.
-    turn: u32,
+    /// The tasks of the chunk that are left, times 2, and which of the two slot words the next claim has. All threads have it in a
+    /// register while the kernel's body runs.
+    left_and_turn: u32,
 }
 
 impl CudaBlock {
@@ -49,7 +50,7 @@ impl CudaBlock {
         // the first warp has the most. The next claim need not wait for it.
         let UVec3 { x, y, z } = crate::thread::block_dim();
         let elected = (x * y * z - 1) & !31;
-        CudaBlock { elected: crate::thread::thread_number() == elected, turn: 0 }
+        CudaBlock { elected: crate::thread::thread_number() == elected, left_and_turn: 0 }
     }
 
     /// Has the elected thread write a chunk to a word that all threads read after a barrier. The caller waits
@@ -58,8 +59,8 @@ impl CudaBlock {
     fn publish(&mut self, decide: impl FnOnce(&Self) -> Chunk) -> *const u64 {
         // Two words in turn, because a slow warp may still read the last claim while the elected thread
         // writes the next one. It cannot be two claims behind, because a barrier lies between.
-        let slot = target::loop_slot().wrapping_byte_add(self.turn as usize);
-        self.turn ^= size_of::<u64>() as u32;
+        let slot = target::loop_slot().wrapping_add((self.left_and_turn & 1) as usize);
+        self.left_and_turn ^= 1;
         if self.elected {
             let chunk = decide(self);
             // SAFETY: the slot is this block's, and no thread reads this word before the barrier.
@@ -135,6 +136,21 @@ impl Block for CudaBlock {
     }
 
     #[inline(always)]
+    fn set_left(&mut self, left: u32) {
+        self.left_and_turn = left << 1 | self.left_and_turn & 1;
+    }
+
+    #[inline(always)]
+    fn left(&self) -> u32 {
+        self.left_and_turn >> 1
+    }
+
+    #[inline(always)]
+    fn is_last(&self) -> bool {
+        self.left_and_turn < 4
+    }
+
+    #[inline(always)]
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
         if self.elected {
             lead(self);
@@ -185,10 +201,10 @@ pub(crate) fn notes() -> *const BlockNotes {
 /// The position of the block-task with this index in the grid that the kernel sees.
 #[inline(always)]
 fn position(cohort: &Cohort, index: u32) -> [u32; 3] {
-    let [x, y, z] = cohort.grid;
-    if y == 1 && z == 1 {
+    if cohort.more_rows == 0 {
         return [index, 0, 0];
     }
+    let [x, y, z] = cohort.grid;
     let row = cohort.row.of(index);
     let layer = if z == 1 { 0 } else { cohort.layer.of(row) };
     [index - row * x, row - layer * y, layer]

@@ -178,7 +178,7 @@ fn listed(names: &[String]) -> String {
 /// let transformed = preempt_ptx_text::transform(ptx, &["fill"])?;
 /// let entry = transformed.kernels[0].preemptible.as_ref().expect("there is nothing to refuse");
 /// assert_eq!(entry.name, "fill__preemptible");
-/// assert_eq!((entry.cohort.offset, entry.cohort.bytes), (8, 152));
+/// assert_eq!((entry.cohort.offset, entry.cohort.bytes), (8, 160));
 /// assert!(transformed.ptx.contains("mov.u32 %r1, %preempt_block_x;"));
 /// # Ok::<(), preempt_ptx_text::TransformError>(())
 /// ```

@@ -18,7 +18,7 @@ mod steps;
 /// less than a hundredth of them.
 pub(crate) const BUDGET: u64 = 10_000_000;
 /// Bytes of parameters that the worker loop adds: the cohort (`preempt-device`), aligned to 8.
-pub(crate) const COHORT_BYTES: u64 = 152;
+pub(crate) const COHORT_BYTES: u64 = 160;
 /// Bytes of shared memory that the worker loop adds: its slot of 112, and what aligns that.
 pub(crate) const SLOT_BYTES: u64 = 128;
 const STATIC_SHARED_LIMIT: u64 = 48 << 10;

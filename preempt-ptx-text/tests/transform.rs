@@ -113,10 +113,10 @@ fn the_cohort_is_behind_the_parameters() {
     let of = accepted("", "ret;");
     let place = |at: usize| (of.launch.parameters[at].offset, of.launch.parameters[at].bytes);
     assert_eq!((place(0), place(1)), ((0, 8), (8, 4)));
-    assert_eq!((of.launch.cohort.offset, of.launch.cohort.bytes), (16, 152));
+    assert_eq!((of.launch.cohort.offset, of.launch.cohort.bytes), (16, 160));
     assert!(
         of.entry
-            .contains(".param .u32 n,\n\t.param .align 8 .b8 preempt_cohort[152]\n) .maxntid 256"),
+            .contains(".param .u32 n,\n\t.param .align 8 .b8 preempt_cohort[160]\n) .maxntid 256"),
         "{}",
         of.entry
     );

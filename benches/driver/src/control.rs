@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use preempt_device::abi::{
-    COHORT_SLOTS, Claims, Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList,
-    Signal, SmRange, share_bits,
+    COHORT_SLOTS, Claims, Cohort, CohortFlags, ControlBlock, DeviceQueue, Divisor, Post, Posted,
+    RequeueList, Signal, SmRange, share_bits,
 };
 use preempt_device::host::{Amortize, Call};
 
@@ -101,10 +101,9 @@ impl Control {
             longest: 0,
             clock: 0,
             handed: blocks.min(tasks),
-            is_first: true,
-            slot: 0,
-            barrier,
-            mark: 0,
+            flags: CohortFlags::new(0, 0).first(true),
+            more_rows: grid.y * grid.z - 1,
+            barrier: u32::from(barrier),
         })
     }
 
@@ -115,7 +114,8 @@ impl Control {
 
     /// A cohort for FLEP's loop, with its flag in host memory; 0 lets the loop go on. The slot says which loop it is.
     pub fn with_flag(cohort: Cohort, slot: u8, amortize: u32, flag: &Pinned<u64>) -> Cohort {
-        Cohort { queue: flag.address() as *const DeviceQueue, slot, amortize, ..cohort }
+        let flags = cohort.flags.at(slot);
+        Cohort { queue: flag.address() as *const DeviceQueue, flags, amortize, ..cohort }
     }
 
     /// The last `left` word of the control block, where FLEP's device crate leaves the longest time of a block-task.

@@ -125,7 +125,14 @@ pub(super) fn claimed(notes: &BlockNotes, cohort: &Cohort, ahead: u32) -> Halves
 /// How many of `size` claimed tasks from `start` on exist; none if `start` has the bit [`REQUEUED`](crate::abi::REQUEUED).
 #[inline(always)]
 pub(super) fn tasks_from(cohort: &Cohort, start: u32, size: u32) -> u32 {
-    (cohort.tasks - cohort.handed).saturating_sub(start).min(size)
+    claimable(cohort).saturating_sub(start).min(size)
+}
+
+/// The number of tasks that are claimed, and not handed out.
+#[inline(always)]
+pub(super) fn claimable(cohort: &Cohort) -> u32 {
+    // Computed anew each time; see [`target::opaque`].
+    target::opaque(cohort.tasks) - cohort.handed
 }
 
 #[cfg(all(test, not(loom)))]

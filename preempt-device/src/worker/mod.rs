@@ -10,7 +10,7 @@ use crate::abi::{
 use crate::atomic_shim::{Ordering::Relaxed, fence_acq_rel_to_host, fence_release};
 use crate::target;
 pub use block_notes::{BlockNotes, Note, SignalCopy};
-use block_notes::{claimed, tasks_from};
+use block_notes::{claimable, claimed, tasks_from};
 pub use chunk::Chunk;
 use stops::{note_chunk, note_stop, note_stop_by, signal_and_arrival, tell_stop};
 
@@ -78,6 +78,17 @@ pub trait Block {
         // SAFETY: the caller's promise.
         let word = unsafe { &*cohort.queue }.signal.load(Relaxed);
         cohort.signal.or_newer(word).limit() == StopLimit::REVOKED
+    }
+
+    /// Notes how many tasks of its chunk a block has not ended; every thread calls it.
+    fn set_left(&mut self, left: u32);
+
+    /// What was noted last.
+    fn left(&self) -> u32;
+
+    /// Whether that was one, or none.
+    fn is_last(&self) -> bool {
+        self.left() <= 1
     }
 
     /// Runs `lead` on the elected thread. No thread waits.
@@ -188,14 +199,15 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 unsafe { tell_progress::<B, T>(block, cohort, chunk.requeues) };
             });
         }
-        let (mut left, mut requeues) = (chunk.len, chunk.requeues);
+        let mut requeues = chunk.requeues;
+        block.set_left(chunk.len);
         body.seek(chunk.start);
         // The test is in the middle so that the first round is like every other one. With a test at the top,
         // the compiler would peel off the first round and duplicate the kernel's body.
         chunk = loop {
             // A task that was saved goes on, and is not repeated, so it may be left as often as the block has to leave.
             let requeued = body.run(if T::SWITCHES { 0 } else { requeues });
-            let is_last = left == 1;
+            let is_last = block.is_last();
             let (then, requeued) = if is_last {
                 let ready = |block: &B| {
                     if T::YIELDS {
@@ -213,7 +225,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
             };
             if T::SWITCHES && requeued {
                 // Nothing else of this block is on its way: it claims one task at a time.
-                debug_assert_eq!(left, 1);
+                debug_assert_eq!(block.left(), 1);
                 let saved = Chunk::saved(body.index(), body.slot());
                 block.elect(|block| {
                     requeue::put_saved(list, saved);
@@ -226,7 +238,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                 break Chunk::NONE;
             }
             if T::YIELDS && requeued {
-                let rest = Chunk { start: body.index(), len: left, requeues };
+                let rest = Chunk { start: body.index(), len: block.left(), requeues };
                 // SAFETY: the caller's promise.
                 if unsafe { give_back(block, claims, list, cohort, ahead, rest) } {
                     break Chunk::NONE;
@@ -244,10 +256,10 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
                     next::<B, T>(block, claims, list, cohort, &mut ahead)
                 });
             }
-            left -= 1;
+            block.set_left(block.left() - 1);
             requeues = 0;
             body.seek(body.index() + 1);
-            if cohort.barrier {
+            if target::opaque(cohort.barrier) > 0 {
                 // The next task may write shared memory that slower threads still read.
                 block.barrier();
             }
@@ -291,7 +303,7 @@ unsafe fn first<B: Block, T: Body>(
     if T::YIELDS {
         notes.longest.set(0);
     }
-    let chunk = if cohort.is_first {
+    let chunk = if cohort.flags.is_first() {
         block.await_previous();
         let number = block.number();
         let own = Chunk { start: number, len: u32::from(number < cohort.handed), requeues: 0 };
@@ -431,7 +443,7 @@ unsafe fn look_ahead<B: Block, T: Body>(
         return;
     }
     notes.claimed.set(0);
-    if *ahead >= cohort.tasks - cohort.handed || notes.list_first.get() > 0 {
+    if *ahead >= claimable(cohort) || notes.list_first.get() > 0 {
         notes.size.set(0);
         return;
     }
@@ -460,11 +472,12 @@ unsafe fn look_ahead<B: Block, T: Body>(
 /// As [`run`]. Unless its mark is 0, the cohort has a word of `progress` for each of its blocks.
 #[inline(always)]
 unsafe fn tell_progress<B: Block, T: Body>(block: &B, cohort: &Cohort, requeues: u32) {
-    if cohort.mark > 0 {
+    let mark = cohort.flags.anew().mark();
+    if mark > 0 {
         // SAFETY: the caller's promise.
         let word = unsafe { &*cohort.progress.add(block.number() as usize) };
         let is_spent = T::YIELDS && requeues >= MAX_REQUEUES;
-        word.begin(cohort.mark, Begun { sm: block.sm(), at: block.nanos(), is_spent });
+        word.begin(mark, Begun { sm: block.sm(), at: block.nanos(), is_spent });
     }
 }
 
@@ -534,7 +547,7 @@ unsafe fn next<B: Block, T: Body>(
         note_stop_by(block, cohort, (signal, arrived), Technique::Drain);
     }
     if len == 0 {
-        if !goes_on || *ahead >= cohort.tasks - cohort.handed {
+        if !goes_on || *ahead >= claimable(cohort) {
             return Chunk::NONE;
         }
         notes.list_first.set(0);
@@ -622,7 +635,7 @@ unsafe fn leave<B: Block, T: Body>(block: &B, cohort: &Cohort, is_alone: bool) {
     // SAFETY: as above.
     let words = looks.then(|| unsafe { signal_and_arrival(cohort) });
     // The remainder shows the compiler that the index is in bounds.
-    let left = &control.left[cohort.slot as usize % COHORT_SLOTS];
+    let left = &control.left[usize::from(cohort.flags.slot()) % COHORT_SLOTS];
     let [one, other] = &control.claims;
     let is_one = core::ptr::eq(one, cohort.claims);
     let stops = &control.stops[usize::from(!is_one)];

@@ -11,8 +11,8 @@ use loom::thread;
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, requeue, run};
 use crate::abi::{
-    Cohort, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList, Signal, SmRange,
-    StopLimit, departures, share_bits,
+    Cohort, CohortFlags, ControlBlock, DeviceQueue, Divisor, Post, Posted, RequeueList, Signal,
+    SmRange, StopLimit, departures, share_bits,
 };
 use crate::atomic_shim::Ordering::Relaxed;
 use crate::yields::Decision;
@@ -114,10 +114,9 @@ impl Launch {
             longest: 0,
             clock: 0,
             handed: self.handed,
-            is_first: self.handed > 0 && ticket == 1,
-            slot: queue as u8,
-            barrier: false,
-            mark: 0,
+            flags: CohortFlags::new(queue as u8, 0).first(self.handed > 0 && ticket == 1),
+            more_rows: 0,
+            barrier: 0,
         }
     }
 

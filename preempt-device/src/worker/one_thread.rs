@@ -11,6 +11,7 @@ pub struct OneThread {
     clock: Cell<u64>,
     step: u64,
     notes: BlockNotes,
+    left: u32,
 }
 
 impl OneThread {
@@ -20,7 +21,7 @@ impl OneThread {
     }
 
     pub fn ticking(sm: u32, step: u64) -> OneThread {
-        OneThread { sm, clock: Cell::new(0), step, notes: BlockNotes::default() }
+        OneThread { sm, clock: Cell::new(0), step, notes: BlockNotes::default(), left: 0 }
     }
 }
 
@@ -43,6 +44,12 @@ impl Block for OneThread {
     fn release_next(&self) {}
     fn notes(&self) -> &BlockNotes {
         &self.notes
+    }
+    fn set_left(&mut self, left: u32) {
+        self.left = left;
+    }
+    fn left(&self) -> u32 {
+        self.left
     }
 
     fn lead(&mut self, lead: impl FnOnce(&Self)) {

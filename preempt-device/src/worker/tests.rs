@@ -6,8 +6,8 @@ use std::thread;
 use super::one_thread::{OneThread, Tasks};
 use super::{Chunk, MAX_REQUEUES, MAX_REQUEUES_FOR_LIMITS, requeue, run};
 use crate::abi::{
-    Cohort, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, Progress, REQUEUED, RequeueList,
-    Signal, SmRange, StopLimit, Stops, departures, share_bits,
+    Cohort, CohortFlags, ControlBlock, DeviceQueue, Divisor, MAX_TASKS, Post, Progress, REQUEUED,
+    RequeueList, Signal, SmRange, StopLimit, Stops, departures, share_bits,
 };
 
 /// A body without yield points.
@@ -58,10 +58,9 @@ impl Launch {
             longest: 0,
             clock: 0,
             handed: 0,
-            is_first: false,
-            slot: 0,
-            barrier: true,
-            mark: 0,
+            flags: CohortFlags::new(0, 0),
+            more_rows: 0,
+            barrier: 1,
         }
     }
 
@@ -107,7 +106,12 @@ fn a_block_tells_when_tasks_begin_if_the_host_wants_to_know() {
         let progress: [Progress; 4] = std::array::from_fn(|_| Progress::default());
         let tasks = if is_alone { 1 } else { 3 };
         let cohort = launch.cohort(tasks, 1, 1, 1, 1);
-        let cohort = Cohort { progress: &raw const progress[0], mark, amortize: 1, ..cohort };
+        let cohort = Cohort {
+            progress: &raw const progress[0],
+            flags: cohort.flags.marked(mark),
+            amortize: 1,
+            ..cohort
+        };
         let mut told = Vec::new();
         // SAFETY: the launch and the words outlive the call; its one block, number 2, runs once.
         unsafe {
@@ -134,7 +138,8 @@ fn a_block_tells_that_its_task_was_requeued_as_often_as_it_may_be() {
         // Each cohort loses its SM in the task, which it requeues if it may.
         let ticket = start + 1;
         let cohort = launch.cohort(1, 1, ticket, u64::from(start), 1);
-        let cohort = Cohort { progress: &word, mark: 9, amortize: 1, ..cohort };
+        let cohort =
+            Cohort { progress: &word, flags: cohort.flags.marked(9), amortize: 1, ..cohort };
         let task = |_, droppable| {
             launch.signal(u64::from(ticket), SmRange::EMPTY);
             told.push((droppable, word.read(9).map(|begun| begun.is_spent)));
@@ -208,7 +213,7 @@ fn a_block_with_one_task_notes_that_it_has_drained() {
     let launch = Launch::default();
     let signal = Signal::within(2, SmRange::EMPTY, StopLimit::NEVER);
     let cohort = Cohort { longest: 1 << 30, ..launch.cohort(1, 1, 1, 1, 1) };
-    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
+    let cohort = Cohort { handed: 1, flags: cohort.flags.first(true), ..cohort };
     let mut task = yielding(|_, _| {
         launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
         false
@@ -236,7 +241,7 @@ fn a_block_without_yield_points_notes_that_it_has_drained() {
     // With a block for each task, too.
     let launch = Launch::default();
     let cohort = launch.cohort(1, 1, 1, 1, 1);
-    let cohort = Cohort { handed: 1, is_first: true, ..cohort };
+    let cohort = Cohort { handed: 1, flags: cohort.flags.first(true), ..cohort };
     let mut task = plain(|_| {
         launch.queue.arrived.store(DeviceQueue::arrival(signal, 1), Ordering::Relaxed);
         launch.queue.signal.store(signal.to_bits(), Ordering::Relaxed);
@@ -297,13 +302,14 @@ fn chunks_shrink_as_the_work_runs_out() {
 fn a_block_with_a_handed_task_claims_those_after_it() {
     let launch = Launch::default();
     let mut runs = Vec::new();
-    let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(10, 1, 1, 1, 1) };
+    let of_first = CohortFlags::new(0, 0).first(true);
+    let cohort = Cohort { handed: 1, flags: of_first, ..launch.cohort(10, 1, 1, 1, 1) };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
     assert_eq!(runs, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(launch.post.read(1).map(|posted| posted.done), Some(10));
     // A block for each task; and one more, which is not in the launch and has no task.
-    let cohort = Cohort { handed: 1, is_first: true, ..launch.cohort(1, 2, 2, 2, 1) };
+    let cohort = Cohort { handed: 1, flags: of_first, ..launch.cohort(1, 2, 2, 2, 1) };
     // SAFETY: as above.
     unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
     assert_eq!(runs.pop(), Some(0));
@@ -319,7 +325,7 @@ fn a_block_that_has_to_leave_before_it_starts_gives_back_its_task() {
     launch.signal(2, SmRange::EMPTY);
     for (ticket, done) in [(1, 0), (2, 10)] {
         let cohort = launch.cohort(10, 1, ticket, u64::from(2 * ticket - 1), 1);
-        let cohort = Cohort { handed: 1, is_first: ticket == 1, ..cohort };
+        let cohort = Cohort { handed: 1, flags: cohort.flags.first(ticket == 1), ..cohort };
         // SAFETY: as above.
         unsafe { run(&mut OneThread::on(0), &cohort, &mut plain(|task| runs.push(task))) };
         assert_eq!(launch.post.read(ticket).map(|posted| posted.done), Some(done));
@@ -391,7 +397,8 @@ fn a_storm_of_stops_loses_and_repeats_nothing() {
             epoch += 1;
             ticket += 1;
             let cohort = launch.cohort(TASKS, generation, ticket, epoch, BLOCKS);
-            let cohort = Cohort { handed: BLOCKS, is_first: is_first_cohort, ..cohort };
+            let cohort =
+                Cohort { handed: BLOCKS, flags: cohort.flags.first(is_first_cohort), ..cohort };
             is_first_cohort = false;
             let started = AtomicU32::new(0);
             thread::scope(|scope| {

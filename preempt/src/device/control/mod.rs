@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use preempt_device::abi::{
-    Begun, COHORT_SLOTS, Cohort, ControlBlock, Divisor, MAX_PROGRESS, Post, Posted, Progress,
-    RequeueList, Signal, StopLimit, Stops, share_bits,
+    Begun, COHORT_SLOTS, Cohort, CohortFlags, ControlBlock, Divisor, MAX_PROGRESS, Post, Posted,
+    Progress, RequeueList, Signal, StopLimit, Stops, share_bits,
 };
 use preempt_device::host::{Amortize, Kernel};
 use rustc_hash::FxHashMap;
@@ -358,7 +358,7 @@ impl Session {
             }
             false => {
                 let cohort = self.cohort(order, launch, control, post)?;
-                mark = cohort.mark;
+                mark = cohort.flags.mark();
                 Grid::Cohort(if order.gated { self.gated(order, cohort)? } else { cohort })
             }
         };
@@ -414,7 +414,7 @@ impl Session {
             let post = unsafe { &raw const (*posts)[usize::from(order.slot)] };
             let cohort = self.cohort(order, launch, control, post)?;
             let end = OutCohort::new(order, Runs::Kernel(launch.kernel), post, now);
-            out.push(OutCohort { mark: cohort.mark, ..end });
+            out.push(OutCohort { mark: cohort.flags.mark(), ..end });
             cohorts.push(cohort);
         }
         for (index, &shown_by) in shown_by.iter().enumerate() {
@@ -462,7 +462,6 @@ impl Session {
             claims: unsafe { &raw const (*control).claims[usize::from(order.control.parity)] },
             // The back end fills it in.
             queue: ptr::null(),
-            barrier: true,
             post,
             requeue_list,
             progress,
@@ -483,9 +482,9 @@ impl Session {
             longest: self.longest.of(launch.kernel),
             clock: self.clock,
             handed: order.handed,
-            is_first: order.is_first,
-            slot: order.slot,
-            mark,
+            flags: CohortFlags::new(order.slot, mark).first(order.is_first),
+            more_rows: launch.grid[1] * launch.grid[2] - 1,
+            barrier: 1,
         })
     }
 

@@ -116,6 +116,7 @@ struct CpuBlock {
     number: u32,
     start: Instant,
     notes: BlockNotes,
+    left: u32,
 }
 
 impl worker::Block for CpuBlock {
@@ -141,6 +142,14 @@ impl worker::Block for CpuBlock {
 
     fn notes(&self) -> &BlockNotes {
         &self.notes
+    }
+
+    fn set_left(&mut self, left: u32) {
+        self.left = left;
+    }
+
+    fn left(&self) -> u32 {
+        self.left
     }
 
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
@@ -377,8 +386,13 @@ impl Resident {
         match &self.run {
             Run::Cohort(cohort) => {
                 let (sm, number) = (self.sm, self.number);
-                let mut block =
-                    CpuBlock { sm, number, start: Instant::now(), notes: BlockNotes::default() };
+                let mut block = CpuBlock {
+                    sm,
+                    number,
+                    start: Instant::now(),
+                    notes: BlockNotes::default(),
+                    left: 0,
+                };
                 // SAFETY: the block's thread holds what a cohort points to while the block runs, which it does once.
                 unsafe { worker::run(&mut block, cohort, tasks) };
                 Left::Done

@@ -182,7 +182,8 @@ impl CudaDevice {
                 self.kernels.of(launch)?;
             // Graphs' nodes ask for nothing. A chain is behind others in its queue.
             self.gates.note(queue, cohort.blocks, self.divisions.without(need), true);
-            let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..*cohort };
+            let barrier = u32::from(cooperates);
+            let cohort = Cohort { queue: self.queues.word(queue), barrier, ..*cohort };
             let shape =
                 entry_node(context, &function, [cohort.blocks, 1, 1], (launch, added_shared));
             let cohort = Some(Placed(&cohort, place));

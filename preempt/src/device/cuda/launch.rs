@@ -7,7 +7,7 @@ use std::ptr;
 use cudarc::driver::sys::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
 };
-use preempt_device::abi::{Cohort, Divisor, Signal};
+use preempt_device::abi::{Cohort, CohortFlags, Divisor, Signal};
 use preempt_device::host::Args;
 
 use super::CudaDevice;
@@ -49,10 +49,9 @@ pub(super) const NO_COHORT: Cohort = Cohort {
     longest: 0,
     clock: 0,
     handed: 0,
-    is_first: false,
-    slot: 0,
-    barrier: true,
-    mark: 0,
+    flags: CohortFlags::new(0, 0),
+    more_rows: 0,
+    barrier: 1,
 };
 
 /// Lets a grid start while the last blocks of the grid before it in its stream end, and wait there. That hides most of
@@ -145,7 +144,8 @@ impl CudaDevice {
         let launchable = self.kernels.of(launch)?;
         let Launchable { function, cohort: place, cooperates, waits, need, .. } = launchable;
         let division = self.divide(queue, cohort.blocks, need, vicinity);
-        let cohort = Cohort { queue: self.queues.word(queue), barrier: cooperates, ..cohort };
+        let barrier = u32::from(cooperates);
+        let cohort = Cohort { queue: self.queues.word(queue), barrier, ..cohort };
         let mut attributes = [early_start(), Division::attribute(division)];
         // An early start is asked for even if the queue is empty: the driver takes less time for it.
         let attributes = &mut attributes[asked(waits, division.is_some())];

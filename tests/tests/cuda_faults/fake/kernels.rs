@@ -143,7 +143,7 @@ impl FakeKernel {
         for number in 0..cohort.blocks {
             let sm = sms[NEXT.fetch_add(1, Ordering::Relaxed) as usize % sms.len()];
             let mut block =
-                Block { sm, number, start: Instant::now(), notes: BlockNotes::default() };
+                Block { sm, number, start: Instant::now(), notes: BlockNotes::default(), left: 0 };
             let tasks = Tasks { entry: self, cohort, threads, sm, index: 0 };
             // SAFETY: the device layer keeps what a cohort points to, and each block runs once.
             unsafe {
@@ -205,6 +205,7 @@ struct Block {
     number: u32,
     start: Instant,
     notes: BlockNotes,
+    left: u32,
 }
 
 impl worker::Block for Block {
@@ -221,6 +222,12 @@ impl worker::Block for Block {
     fn release_next(&self) {}
     fn notes(&self) -> &BlockNotes {
         &self.notes
+    }
+    fn set_left(&mut self, left: u32) {
+        self.left = left;
+    }
+    fn left(&self) -> u32 {
+        self.left
     }
     fn lead(&mut self, lead: impl FnOnce(&Self)) {
         lead(self)

@@ -94,7 +94,7 @@ impl SavedTasks<'_> {
         // Another cohort of the launch may have begun before the first one, and has claimed block-tasks then.
         // SAFETY: the device layer keeps the control block.
         let is_begun = unsafe { &*self.cohort.claims }.next.load(Ordering::Acquire) > 0;
-        if self.cohort.is_first && !is_begun && used.is_some_and(|used| used > 0) {
+        if self.cohort.flags.is_first() && !is_begun && used.is_some_and(|used| used > 0) {
             state().violation(format!("{used:?} slots are in use before a launch"));
         }
     }

@@ -31,7 +31,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
     // The block-tasks until the next look.
     let mut left = 0;
     loop {
-        if left == 0 && cohort.slot == FLEP {
+        if left == 0 && cohort.flags.slot() == FLEP {
             let goes_on = block.elect(|_| {
                 // SAFETY: the caller's promise.
                 let flag = unsafe { &(*cohort.queue).signal };
@@ -54,7 +54,7 @@ pub unsafe fn run<B: Block, T: Body>(block: &mut B, cohort: &Cohort, body: &mut 
         let start = block.clock();
         body.seek(claimed.start);
         body.run(MAX_REQUEUES_FOR_LIMITS);
-        if cohort.slot == LONGEST {
+        if cohort.flags.slot() == LONGEST {
             block.elect(|block| {
                 let took = block.clock().wrapping_sub(start);
                 control.left[COHORT_SLOTS - 1].fetch_max(took, Relaxed);
@@ -91,6 +91,12 @@ mod tests {
         fn release_next(&self) {}
         fn notes(&self) -> &BlockNotes {
             unreachable!("only preempt's loop has any")
+        }
+        fn set_left(&mut self, _: u32) {
+            unreachable!("only preempt's loop counts them")
+        }
+        fn left(&self) -> u32 {
+            unreachable!("only preempt's loop counts them")
         }
 
         fn lead(&mut self, lead: impl FnOnce(&Self)) {
@@ -136,7 +142,14 @@ mod tests {
     fn tasks(slot: u8, control: &ControlBlock, queue: &DeviceQueue, stop_at: u32) -> Vec<u32> {
         // SAFETY: all zeros are a cohort.
         let cohort: Cohort = unsafe { std::mem::zeroed() };
-        let cohort = Cohort { control, queue, slot, tasks: 10, amortize: 4, ..cohort };
+        let cohort = Cohort {
+            control,
+            queue,
+            flags: cohort.flags.at(slot),
+            tasks: 10,
+            amortize: 4,
+            ..cohort
+        };
         let mut ran = Vec::new();
         let body = |task| {
             ran.push(task);
