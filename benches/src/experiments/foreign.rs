@@ -59,6 +59,9 @@ Kernels:
   The first rounds teach the scheduler what each form costs.
 - `ratio`: preemptible to plain, so that both have passed the scheduler. `ratio_to_original` has the
   cost of the scheduler in it, too. `ratio_default` is of default to plain.
+- coarse: preemptible, with 16 block-tasks between two looks at the signal, whatever a stop takes then.
+  By default they are as many as take two thirds of a stop. Where `ratio_coarse` is less than `ratio`,
+  the difference is the cost of looks.
 - registers, blocks per SM: of the plain and of the preemptible form, as loaded.
 - stops: how often the kernel lost its SMs in mid-kernel, to launches that take the whole device at
   random moments; `urgent` is the time from such a launch to its end. After each run the outputs are
@@ -289,6 +292,9 @@ fn outcome(
     };
     let (long, near) =
         (over(300).count(), over(300).filter(|row| row.ratio() <= Some(1.05)).count());
+    let near_coarse = over(300)
+        .filter(|row| row.ratio_of(Form::Coarse).is_some_and(|ratio| ratio <= 1.05))
+        .count();
     let gain = |of_arm: fn(&Beside) -> Option<&Arm>, from: u64, to: u64| {
         let range = Duration::from_micros(from)..Duration::from_micros(to);
         let of = pairs.iter().filter(|pair| range.contains(&pair.task));
@@ -323,6 +329,9 @@ fn outcome(
         "kernels_with_yield_points": kernels.iter().filter(|row| row.yield_points > 0).count(),
         "geomean_ratio_yielding":
             geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Yielding))),
+        "geomean_ratio_coarse":
+            geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Coarse))),
+        "within_5_percent_over_300us_coarse": (long > 0).then(|| near_coarse as f64 / long as f64),
         "stops_with_yield_points": kernels.iter().map(|row| row.storms[1].stops).sum::<u32>(),
         "stream_priority_over_ours_p99_100us": gain(with_points, 50, 500),
         "stream_priority_over_ours_p99_500us": gain(with_points, 500, long_tasks),

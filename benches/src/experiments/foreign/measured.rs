@@ -25,7 +25,7 @@ pub struct Measured {
     pub footprint: Footprint,
     pub original: Samples,
     /// In the order of [`Form`]. That with yield points has none if the kernel has none.
-    pub forms: [Samples; 4],
+    pub forms: [Samples; 5],
     pub is_plain: bool,
     pub yield_points: usize,
     /// Without yield points, and with them.
@@ -40,16 +40,21 @@ pub enum Form {
     Preemptible,
     Default,
     Yielding,
+    Coarse,
 }
 
+/// The block-tasks that [`Form::Coarse`] runs between two looks at the signal.
+pub const COARSE: u32 = 16;
+
 impl Form {
-    const ALL: [Form; 4] = [Form::Plain, Form::Preemptible, Form::Default, Form::Yielding];
+    const ALL: [Form; 5] =
+        [Form::Plain, Form::Preemptible, Form::Default, Form::Yielding, Form::Coarse];
 
     fn preemption(self) -> Preemption {
         match self {
             Form::Plain => Preemption::Plain,
             Form::Default => Preemption::Auto,
-            Form::Preemptible | Form::Yielding => Preemption::Preemptible,
+            Form::Preemptible | Form::Yielding | Form::Coarse => Preemption::Preemptible,
         }
     }
 }
@@ -121,7 +126,7 @@ impl Measured {
         let Footprint { plain, preemptible, .. } = self.footprint;
         let urgent = self.storms.each_ref().map(|storm| storm.urgent.summary());
         let times = self.forms.each_ref().map(|samples| microseconds(samples.p50()));
-        let [plain_p50, preemptible_p50, default_p50, _] = times;
+        let [plain_p50, preemptible_p50, default_p50, _, coarse_p50] = times;
         let mut row = json!({
             "kernel": self.name,
             "group": self.case.group,
@@ -133,10 +138,12 @@ impl Measured {
             "plain_p50_us": plain_p50,
             "preemptible_p50_us": preemptible_p50,
             "default_p50_us": default_p50,
+            "coarse_p50_us": coarse_p50,
             "ratio": self.ratio(),
             "ratio_to_original": ratio(self.forms[1].p50(), self.original.p50()),
             "ratio_default": self.ratio_of(Form::Default),
             "ratio_yielding": self.ratio_of(Form::Yielding),
+            "ratio_coarse": self.ratio_of(Form::Coarse),
             "default_is_plain": self.is_plain,
             "yield_points": self.yield_points,
             "registers": [plain.registers, preemptible.registers],
@@ -183,6 +190,8 @@ pub fn timed(scheduler: &Scheduler, subject: &Subject, samples: u32) -> Result<M
                 _ => Some(&subject.call),
             };
             let Some(call) = call else { continue };
+            let coarse = (form == Form::Coarse).then(|| call.clone().amortize(COARSE));
+            let call = coarse.as_ref().unwrap_or(call);
             let is_checked = round < 2;
             if is_checked {
                 subject.reset(&stream)?;
