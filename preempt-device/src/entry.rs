@@ -38,8 +38,8 @@ macro_rules! kernel_body {
 pub struct CudaBlock {
     /// Whether this thread is the elected one.
     elected: bool,
-    /// The tasks of the chunk that are left, times 2, and which of the two slot words the next claim has. All threads have it in a
-    /// register while the kernel's body runs.
+    /// The tasks of the chunk that are left, times 2, and which of the two slot words the next claim has. All threads have it
+    /// in a register while the kernel's body runs.
     left_and_turn: u32,
 }
 

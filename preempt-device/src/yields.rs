@@ -58,7 +58,8 @@ pub struct Yields {
     is_spent: bool,
     /// Whether this thread has requeued the task.
     requeued: bool,
-    /// Whether the task runs to its end unless its launch is revoked, because this thread has passed a marker, or knows that another one has.
+    /// Whether the task runs to its end unless its launch is revoked, because this thread has passed a marker, or knows that
+    /// another one has.
     marked: bool,
     /// The task's index, in kernels with markers and without barriers.
     task: u32,
@@ -466,8 +467,8 @@ impl Yields {
         self.requeued
     }
 
-    /// Lets the block-task run to its end unless its launch is revoked, in a body with barriers. No thread returns here: all have come past the last
-    /// yield point, which none of them does in a block-task that is dropped there.
+    /// Lets the block-task run to its end unless its launch is revoked, in a body with barriers. No thread returns here: all have
+    /// come past the last yield point, which none of them does in a block-task that is dropped there.
     #[inline(always)]
     pub fn mark_together(&mut self) {
         #[cfg(not(any(target_arch = "nvptx64", all(test, loom))))]

@@ -256,8 +256,9 @@ mod tests;
 /// Most kernels that do such a thing do it at their end. There the macro plants a *marker* in front of it. A thread that
 /// comes to a marker tells its block, and from then on the block-task runs to its end: yield points stop none of its threads
 /// any more. (A pool that revokes a task does all of it again with other memory, so there its blocks leave
-/// behind a marker, too. So hold no lock at a yield point that stands behind one.) If another thread has stopped at a yield point before, the thread returns at the marker instead. So the
-/// block-task either runs again, and no thread has come past a marker, or it does not.
+/// behind a marker, too. So hold no lock at a yield point that stands behind one.) If another thread has stopped at a yield
+/// point before, the thread returns at the marker instead. So the block-task either runs again, and no thread has come past a
+/// marker, or it does not.
 ///
 /// ```
 /// use preempt_device::atomic::{AtomicU32, Ordering::Relaxed};

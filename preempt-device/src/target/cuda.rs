@@ -243,9 +243,9 @@ pub(crate) fn block_number() -> u32 {
 
 /// Returns `value`, in a form that hides from the compiler that it is unchanged.
 ///
-/// So what is computed from it is computed there. Otherwise the compiler computes what stays the same once, ahead of the loop, and
-/// has it in a register while the kernel's body runs, for all threads. A body that just fits into its registers then waits for
-/// one load before it starts the next one.
+/// So what is computed from it is computed there. Otherwise the compiler computes what stays the same once, ahead of the loop,
+/// and has it in a register while the kernel's body runs, for all threads. A body that just fits into its registers then waits
+/// for one load before it starts the next one.
 #[inline(always)]
 pub(crate) fn opaque(value: u32) -> u32 {
     let same: u32;
