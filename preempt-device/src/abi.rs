@@ -542,11 +542,6 @@ impl CohortFlags {
         CohortFlags(self.0 & !0xff00 | (slot as u32) << 8)
     }
 
-    /// With another mark.
-    pub const fn marked(self, mark: u8) -> CohortFlags {
-        CohortFlags(self.0 & !0xff | mark as u32)
-    }
-
     /// Whether this is the launch's first cohort, whose blocks have the `handed` tasks.
     pub const fn first(self, is_first: bool) -> CohortFlags {
         CohortFlags(self.0 & !Self::FIRST | if is_first { Self::FIRST } else { 0 })

@@ -23,19 +23,19 @@ readonly align 4 captures(address, read_provenance) dereferenceable(4) %seen) {
 #[test]
 fn entries_take_arrays_where_they_are() {
     let ir = "\
-define ptx_kernel void @k([19 x i64] %0, [16 x i32] %1, ptr noundef %2) unnamed_addr #1 {
-  store [19 x i64] %0, ptr %7, align 8
+define ptx_kernel void @k([20 x i64] %0, [16 x i32] %1, ptr noundef %2) unnamed_addr #1 {
+  store [20 x i64] %0, ptr %7, align 8
   store [16 x i32] %1, ptr %6, align 4
 }
 define internal void @f([16 x i32] %1) {
   store [16 x i32] %1, ptr %6, align 4
 }
 ";
-    assert_eq!(19 * 8, size_of::<Cohort>(), "the example's first parameter");
+    assert_eq!(20 * 8, size_of::<Cohort>(), "the example's first parameter");
     let expected = "\
-define ptx_kernel void @k([19 x i64] %0, ptr noalias readonly byval([16 x i32]) align 4 %1, ptr noundef %2) \
+define ptx_kernel void @k([20 x i64] %0, ptr noalias readonly byval([16 x i32]) align 4 %1, ptr noundef %2) \
 unnamed_addr #1 {
-  store [19 x i64] %0, ptr %7, align 8
+  store [20 x i64] %0, ptr %7, align 8
   call void @llvm.memcpy.p0.p0.i64(ptr align 4 %6, ptr align 4 %1, i64 64, i1 false)
 }
 define internal void @f([16 x i32] %1) {

@@ -108,7 +108,7 @@ fn a_block_tells_when_tasks_begin_if_the_host_wants_to_know() {
         let cohort = launch.cohort(tasks, 1, 1, 1, 1);
         let cohort = Cohort {
             progress: &raw const progress[0],
-            flags: cohort.flags.marked(mark),
+            flags: CohortFlags::new(0, mark),
             amortize: 1,
             ..cohort
         };
@@ -139,7 +139,7 @@ fn a_block_tells_that_its_task_was_requeued_as_often_as_it_may_be() {
         let ticket = start + 1;
         let cohort = launch.cohort(1, 1, ticket, u64::from(start), 1);
         let cohort =
-            Cohort { progress: &word, flags: cohort.flags.marked(9), amortize: 1, ..cohort };
+            Cohort { progress: &word, flags: CohortFlags::new(0, 9), amortize: 1, ..cohort };
         let task = |_, droppable| {
             launch.signal(u64::from(ticket), SmRange::EMPTY);
             told.push((droppable, word.read(9).map(|begun| begun.is_spent)));

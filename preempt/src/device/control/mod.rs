@@ -483,7 +483,7 @@ impl Session {
             clock: self.clock,
             handed: order.handed,
             flags: CohortFlags::new(order.slot, mark).first(order.is_first),
-            more_rows: launch.grid[1] * launch.grid[2] - 1,
+            more_rows: launch.grid[1].saturating_mul(launch.grid[2]).saturating_sub(1),
             barrier: 1,
         })
     }
