@@ -6,12 +6,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use preempt_device::abi::{COHORT_SLOTS, Cohort};
 use preempt_device::worker::{Block, Body, Chunk, MAX_REQUEUES_FOR_LIMITS};
 
-/// In [`Cohort::slot`]: FLEP's loop (its figure 4). One thread of each block looks at the flag, the lane's word
+/// In [`Cohort::flags`]: FLEP's loop (its figure 4). One thread of each block looks at the flag, the lane's word
 /// in memory of the host, before each `amortize` block-tasks, and the block leaves if it is not 0. Each
 /// block-task is claimed by an atomic addition.
 pub const FLEP: u8 = 0;
 
-/// In [`Cohort::slot`]: as [`FLEP`] without looking, and the longest time of a block-task, in the blocks'
+/// In [`Cohort::flags`]: as [`FLEP`] without looking, and the longest time of a block-task, in the blocks'
 /// clock, goes to the last [`ControlBlock::left`](preempt_device::abi::ControlBlock::left).
 pub const LONGEST: u8 = 1;
 
