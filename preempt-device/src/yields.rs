@@ -403,10 +403,10 @@ impl Yields {
     /// of them call this.
     ///
     /// They return only if none is marked, or if the launch was revoked. One reduction tells all: a thread that is not marked
-    /// says yes, and the one that looks does so if the SM was taken, too. A thread that has passed a marker ahead of this
-    /// yield point comes here as all others do, so none of them drops the block-task, and there is no decision to share before
-    /// that. A marked thread says yes once it knows of a revocation, from the one that looks. It may know that at this vote
-    /// or at the next one: all go by the one result.
+    /// says yes, and the first thread, which looks, does so if the SM was taken, too. A thread that has passed a marker ahead
+    /// of this yield point comes here as all others do, so none of them drops the block-task, and there is no decision to share
+    /// before that. A marked thread says yes once the first thread has told it of a revocation. It may read that at this vote
+    /// or at the next: all go by the one result.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn vote_unless_marked(&mut self) -> bool {

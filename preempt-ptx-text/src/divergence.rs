@@ -120,13 +120,9 @@ fn is_of_warp(code: &Code<'_>, step: &Step<'_>) -> bool {
 
 /// Whether a register has the number of a thread along x, which fits into 16 bits, as it is.
 fn is_lane_of_row(code: &Code<'_>, id: usize) -> bool {
-    let (mut id, mut before) = (id, Vec::new());
-    loop {
-        // A register that is computed from itself.
-        if before.contains(&id) {
-            return false;
-        }
-        before.push(id);
+    let mut id = id;
+    // Longer than any chain but one of registers that are computed from themselves.
+    for _ in 0..code.steps.len() {
         let [at] = code.defs[id][..] else { return false };
         let from = &code.steps[at];
         let converts_integers = || {
@@ -151,6 +147,7 @@ fn is_lane_of_row(code: &Code<'_>, id: usize) -> bool {
             _ => return false,
         }
     }
+    false
 }
 
 /// Whether its result differs even where its operands do not.

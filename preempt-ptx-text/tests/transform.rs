@@ -387,13 +387,13 @@ fn masks_leave_out_lanes_that_returned() {
     assert_eq!(rules(&wide, "gt.u32 %p2, %r6, 31"), warps);
     assert_eq!(rules(&wide, "lt.u64 %p2, %a4, 64"), warps);
     assert_eq!(rules(&wide, "gt.u32 %p2, %r6, 30"), lanes);
-    // 8 bits, a value that some lanes have from elsewhere, and one that goes round.
+    // Not a register of 8 bits, nor one that only some lanes set, nor registers that are computed from each other.
     let cut = format!("{tid} cvt.u8.u32 %r5, %r4;");
     assert_eq!(rules(&cut, "gt.u32 %p2, %r5, 31"), lanes);
     let sometimes = format!("{tid} mov.b32 %r5, %r1; @%p1 mov.b32 %r5, %r4;");
     assert_eq!(rules(&sometimes, "gt.u32 %p2, %r5, 31"), lanes);
-    let round = format!("{tid} mov.b32 %r5, %r6; mov.b32 %r6, %r5; add.u32 %r7, %r6, %r4;");
-    assert_eq!(rules(&round, "gt.u32 %p2, %r7, 31"), lanes);
+    let round = "@%p1 bra AROUND; mov.b32 %r5, %r6; mov.b32 %r6, %r5;\nAROUND:";
+    assert_eq!(rules(round, "gt.u32 %p2, %r6, 31"), lanes);
     // By a part of the warp: then barriers are places too, ahead of any return.
     let of = accepted(
         "",

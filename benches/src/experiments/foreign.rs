@@ -290,11 +290,11 @@ fn outcome(
         let least = Duration::from_micros(least);
         kernels.iter().filter(move |row| row.plain() >= least)
     };
-    let (long, near) =
-        (over(300).count(), over(300).filter(|row| row.ratio() <= Some(1.05)).count());
-    let near_coarse = over(300)
-        .filter(|row| row.ratio_of(Form::Coarse).is_some_and(|ratio| ratio <= 1.05))
-        .count();
+    let long = over(300).count();
+    let near = |form| {
+        let near = over(300).filter(|row| row.ratio_of(form) <= Some(1.05)).count();
+        (long > 0).then(|| near as f64 / long as f64)
+    };
     let gain = |of_arm: fn(&Beside) -> Option<&Arm>, from: u64, to: u64| {
         let range = Duration::from_micros(from)..Duration::from_micros(to);
         let of = pairs.iter().filter(|pair| range.contains(&pair.task));
@@ -321,7 +321,7 @@ fn outcome(
         "stops_mid_kernel": kernels.iter().map(Measured::stops).sum::<u32>(),
         "geomean_ratio": geometric_mean(kernels.iter().map(Measured::ratio)),
         "geomean_ratio_over_150us": geometric_mean(over(150).map(Measured::ratio)),
-        "within_5_percent_over_300us": (long > 0).then(|| near as f64 / long as f64),
+        "within_5_percent_over_300us": near(Form::Preemptible),
         "max_ratio": kernels.iter().filter_map(Measured::ratio).reduce(f64::max),
         "geomean_ratio_auto": geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Default))),
         "geomean_ratio_to_original":
@@ -331,7 +331,7 @@ fn outcome(
             geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Yielding))),
         "geomean_ratio_coarse":
             geometric_mean(kernels.iter().map(|row| row.ratio_of(Form::Coarse))),
-        "within_5_percent_over_300us_coarse": (long > 0).then(|| near_coarse as f64 / long as f64),
+        "within_5_percent_over_300us_coarse": near(Form::Coarse),
         "stops_with_yield_points": kernels.iter().map(|row| row.storms[1].stops).sum::<u32>(),
         "stream_priority_over_ours_p99_100us": gain(with_points, 50, 500),
         "stream_priority_over_ours_p99_500us": gain(with_points, 500, long_tasks),

@@ -16,6 +16,7 @@ pub const PERIOD: u32 = 1 << 12;
 #[repr(transparent)]
 pub struct Watch(AtomicU32);
 
+/// The last period of the clock, and the bits of a clock that say which period it is in.
 const LAST_PERIOD: u32 = !(PERIOD - 1);
 
 /// Periods after which a look is old.

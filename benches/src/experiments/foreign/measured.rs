@@ -44,7 +44,7 @@ pub enum Form {
 }
 
 /// The block-tasks that [`Form::Coarse`] runs between two looks at the signal.
-pub const COARSE: u32 = 16;
+const COARSE: u32 = 16;
 
 impl Form {
     const ALL: [Form; 5] =

@@ -50,7 +50,11 @@ fn the_loops_with_yield_points_have_marks_and_points() {
         let point = template.point.as_ref().unwrap();
         let count = |piece: &Piece| template.pieces.iter().filter(|of| *of == piece).count();
         assert_eq!((count(&Piece::Body), count(&Piece::Vote)), (1, 0));
-        assert_eq!(count(&Piece::Watch), 2, "set for a block, and read by one that gives back");
+        assert_eq!(
+            count(&Piece::Watch),
+            2,
+            "set where a block starts, and read where it gives tasks back"
+        );
         let filling =
             Filling { cohort: "cohort", barrier: 7, vote: 9, slot: "%slot", body: "BODY" };
         let text = template.filled(&filling);

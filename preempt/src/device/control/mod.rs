@@ -537,9 +537,10 @@ impl Session {
         if let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
             && !out.order.plain
         {
-            let has_none =
-                |limit: &StopLimit| matches!(*limit, StopLimit::SOONEST | StopLimit::REVOKED);
-            let limit = Some(signal.limit()).filter(|limit| !has_none(limit));
+            let limit = match signal.limit() {
+                StopLimit::SOONEST | StopLimit::REVOKED => None,
+                limit => Some(limit),
+            };
             if signal.range().is_empty() && out.stopped.is_none() {
                 out.stopped = Some(now);
                 out.stopped_within = limit;
