@@ -153,14 +153,19 @@ fn a_limit_of_zero_is_kept_by_no_kernel_without_yield_points_either() {
     assert_eq!(read(&scheduler, &ends), vec![launches[1]; ELEMENTS]);
 }
 
-/// What is counted when a launch of [`ends_late`] with this number of block-tasks loses one of two SMs within [`LIMIT`].
-fn stops_of_a_part(tasks: u32) -> Stops {
-    let scheduler = Scheduler::builder()
+/// A scheduler whose urgent launches take as many of two SMs as they need.
+fn of_parts() -> Scheduler {
+    Scheduler::builder()
         .device(Device::cpu_with(CpuLayout::sms(2).blocks_per_sm(2)).expect("a device"))
         .policy(StaticPriority::new())
         .preemption(Preemption::Preemptible)
         .build()
-        .expect("a scheduler");
+        .expect("a scheduler")
+}
+
+/// What is counted when a launch of [`ends_late`] with this number of block-tasks loses one of two SMs within [`LIMIT`].
+fn stops_of_a_part(tasks: u32) -> Stops {
+    let scheduler = of_parts();
     let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
     urgent.set_latency_limit(Some(LIMIT));
     let mut ends = scheduler.zeroed::<u32>((tasks * THREADS) as usize).expect("memory");
@@ -184,6 +189,27 @@ fn blocks_without_yield_points_tell_when_they_leave_some_sms_late() {
     let Stops { drained, requeued, longest, .. } = stops_of_a_part(TASKS);
     assert!(drained > 0 && longest > LIMIT);
     assert_eq!(requeued, 0);
+}
+
+/// Of the blocks that run on and those that come for the SM afterwards, either may be the first to end, and tells of the stop.
+#[test]
+fn a_stop_is_counted_whichever_blocks_end_first() {
+    let scheduler = of_parts();
+    let (batch, urgent) = (scheduler.stream(0), scheduler.stream(1));
+    urgent.set_latency_limit(Some(LIMIT));
+    let mut ends = scheduler.zeroed::<u32>(ELEMENTS).expect("memory");
+    let mut out = scheduler.zeroed::<u32>(1).expect("memory");
+    let mut before = Stops::default();
+    for _ in 0..20 {
+        let handle = batch.launch(ends_late(&mut ends).grid(TASKS)).expect("accepted");
+        std::thread::sleep(Duration::from_micros(700));
+        urgent.launch(nothing(&mut out).grid(1)).expect("accepted").wait().expect("done");
+        handle.wait().expect("done");
+        let stops = scheduler.stats().stops;
+        assert_eq!(stops.drained > before.drained, stops.count > before.count, "{stops:?}");
+        before = stops;
+    }
+    assert!(before.count > 0, "{before:?}");
 }
 
 #[test]

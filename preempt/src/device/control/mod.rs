@@ -28,9 +28,11 @@ use crate::vocabulary::{After, CohortOrder, ControlIndex, Costs, OpKey, QueueInd
 
 mod host_words;
 mod overdue;
+mod stop_limits;
 
 pub(super) use host_words::HostWords;
 pub(crate) use overdue::Overdue;
+use stop_limits::{StopLimits, limited};
 
 /// Block-tasks: bounds a chunk whose length follows the clock.
 const MAX_CHUNK: u32 = 1024;
@@ -129,11 +131,12 @@ pub(crate) struct CohortEnd {
     pub launched: Duration,
     /// The time of the signal that took all its SMs, if there was one.
     pub stopped: Option<Duration>,
-    /// The loosest limit of the signals that took SMs of it, if one had any, and the limit of that which took all.
-    pub limit: Option<StopLimit>,
+    /// The limit of that signal, if it had one.
     pub stopped_within: Option<StopLimit>,
-    /// How its blocks left, with times in ticks of the device's clock.
+    /// How its blocks left, or those of the launch's other cohorts, with times in ticks of the device's clock.
     pub stops: Stops,
+    /// The limit of the stop whose time these tell, if they tell one.
+    pub limit: Option<StopLimit>,
 }
 
 /// Cohorts of a chain, at most, whose ends are looked for together.
@@ -179,7 +182,6 @@ struct OutCohort {
     shown_by: (*const Post, u32),
     launched: Duration,
     stopped: Option<Duration>,
-    limit: Option<StopLimit>,
     stopped_within: Option<StopLimit>,
 }
 
@@ -194,12 +196,11 @@ impl OutCohort {
             shown_by,
             launched,
             stopped: None,
-            limit: None,
             stopped_within: None,
         }
     }
 
-    /// What it did, once it is out.
+    /// What it did, once it is out; without the limit of a stop.
     ///
     /// # Safety
     ///
@@ -213,9 +214,9 @@ impl OutCohort {
             return None;
         }
         let posted = post.read(self.order.ticket)?;
-        let &OutCohort { order, launched, stopped, limit, stopped_within, .. } = self;
+        let &OutCohort { order, launched, stopped, stopped_within, .. } = self;
         let stops = if order.plain { Stops::default() } else { post.take_stops() };
-        Some(CohortEnd { order, posted, launched, stopped, limit, stopped_within, stops })
+        Some(CohortEnd { order, posted, launched, stopped, stopped_within, stops, limit: None })
     }
 }
 
@@ -277,6 +278,7 @@ pub(crate) struct Session {
     out: Vec<OutCohort>,
     /// Lists of launches that have had a cohort.
     requeue_lists: SecondaryMap<OpKey, LentList>,
+    stop_limits: StopLimits,
     /// Owners of the memory that copies under way use.
     owners: SecondaryMap<OpKey, [Owner; 2]>,
     /// Empty between calls; kept for its capacity.
@@ -323,6 +325,7 @@ impl Session {
             controls: Vec::new(),
             out: Vec::new(),
             requeue_lists: SecondaryMap::new(),
+            stop_limits: StopLimits::default(),
             owners: SecondaryMap::new(),
             ends: Vec::new(),
             waits: Vec::new(),
@@ -537,19 +540,14 @@ impl Session {
         if let Some(out) = self.out.iter_mut().find(|out| out.order.queue == queue)
             && !out.order.plain
         {
-            let limit = match signal.limit() {
-                StopLimit::SOONEST | StopLimit::REVOKED => None,
-                limit => Some(limit),
-            };
+            let limit = limited(signal);
             if signal.range().is_empty() && out.stopped.is_none() {
                 out.stopped = Some(now);
                 out.stopped_within = limit;
             }
-            // The blocks' own times are of all words, so the loosest limit counts for them.
-            out.limit = match (out.limit, limit) {
-                (Some(known), Some(limit)) if known.or_stricter(limit) == known => Some(limit),
-                (known, limit) => known.or(limit),
-            };
+            if let Some(limit) = limit {
+                self.stop_limits.add(out.order.op, limit);
+            }
         }
         self.device.backend.signal(queue, signal);
     }
@@ -563,6 +561,7 @@ impl Session {
 
     /// Retires a launch, which has no cohort and gets no further one; `is_done` if all its block-tasks are done.
     pub fn retire(&mut self, op: OpKey, is_done: bool) {
+        self.stop_limits.forget(op);
         if let Some(list) = self.requeue_lists.remove(op) {
             // No chunk is left on the list of a launch that is done.
             self.device.backend.control().give_back_requeue_list(list, is_done);
@@ -580,7 +579,7 @@ impl Session {
         self.device.backend.find_ends();
         let (capabilities, longest) = (&self.device.capabilities, &mut self.longest);
         // Posts first: a fault is reported no later than the post of its cohort, so it is found below.
-        let (ends, waits) = (&mut self.ends, &mut self.waits);
+        let (ends, waits, stop_limits) = (&mut self.ends, &mut self.waits, &mut self.stop_limits);
         waits.clear();
         waits.resize(capabilities.queues.total() as usize, false);
         self.out.retain(|out| {
@@ -591,7 +590,10 @@ impl Session {
                 return true;
             }
             // SAFETY: the device keeps posts until its next scheduler, and this is the present one's.
-            let end = unsafe { out.end() };
+            let mut end = unsafe { out.end() };
+            if let Some(end) = end.as_mut().filter(|end| end.stops.latest > 0) {
+                end.limit = stop_limits.of_told(end.order.op);
+            }
             let is_out = end.is_some();
             *waits = !is_out;
             if let (Some(end), Runs::Kernel(kernel)) = (&end, &out.runs) {
@@ -614,6 +616,7 @@ impl Session {
                     let panicked = panic.and_then(|panic| panicked(&self.out, &panic));
                     // No post comes any more.
                     self.out.clear();
+                    self.stop_limits.clear();
                     self.owners.clear();
                     Report::Lost { message, panicked }
                 }

@@ -547,13 +547,11 @@ impl Core {
     }
 
     fn cohort_out(&mut self, now: Duration, end: CohortEnd) {
-        let CohortEnd { order, posted, launched, stopped, limit, stopped_within, stops } = end;
-        if limit.is_some() || stops != Stops::default() {
+        let CohortEnd { order, posted, launched, stopped, stopped_within, stops, limit } = end;
+        if stopped_within.is_some() || stops != Stops::default() {
             // The blocks' own time, or else what the host saw of a cohort that lost all SMs.
             let seen = stopped_within.zip(stopped.map(|stopped| now.saturating_sub(stopped)));
-            let of_blocks = limit.filter(|_| stops.latest > 0);
-            let of_blocks =
-                of_blocks.map(|limit| (limit, Duration::from_nanos(stops.latest.into())));
+            let of_blocks = limit.map(|limit| (limit, Duration::from_nanos(stops.latest.into())));
             // Theirs has 32 bits, so it is no longer one from here on.
             let is_long = |&(_, took): &(_, Duration)| took.as_nanos() > u32::MAX.into();
             let stop = seen.filter(is_long).or(of_blocks).or(seen);
