@@ -99,7 +99,7 @@ impl DeviceKind {
                 .device(Device::cuda(0)?)
                 .signal_path(SignalPath::Proxy)
                 .wait_spin(Duration::from_millis(1))
-                .poller_spin(true)
+                .poller_spin(Duration::from_secs(1))
                 .build()?,
         })
     }

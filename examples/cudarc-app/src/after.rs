@@ -1,6 +1,7 @@
 //! Long walks and urgent scores on one GPU, with cudarc and preempt.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use cudarc::driver::CudaContext;
@@ -10,8 +11,11 @@ use preempt::{Device, Scheduler};
 pub fn run(name: &str, context: &Arc<CudaContext>, ptx: &str) -> Result<()> {
     let work = Work::new();
     let device = Device::from_cudarc(context)?;
-    let scheduler =
-        Scheduler::builder().device(device).ptx("app", ptx).poller_spin(true).build()?;
+    let scheduler = Scheduler::builder()
+        .device(device)
+        .ptx("app", ptx)
+        .poller_spin(Duration::from_secs(1))
+        .build()?;
     let (walk, score) = (scheduler.foreign("app", "walk")?, scheduler.foreign("app", "score")?);
     let batch = scheduler.stream(0);
     let urgent = scheduler.stream(1);

@@ -146,7 +146,7 @@ impl Scheduler {
             texts: Vec::new(),
             settings: Settings {
                 wait_spin: Duration::from_micros(50),
-                poller_spin: false,
+                poller_spin: Duration::from_millis(1),
                 preemption: Preemption::default(),
                 longest_plain: LONGEST_PLAIN,
                 armed_for: ARMED_FOR,
@@ -556,15 +556,25 @@ impl SchedulerBuilder {
         self
     }
 
-    /// Whether the scheduler's poller thread spins as long as anything is in flight. By default it spins for a
-    /// millisecond after something happened, and then looks about every 50 µs.
+    /// How long the scheduler's poller thread spins after something happened, a launch or an end; a millisecond by default.
+    /// Then it looks about every 50 µs while anything is in flight, and sleeps while nothing is. [`Duration::MAX`] is for as
+    /// long as the scheduler lives.
     ///
-    /// Spinning costs a processor beside every long kernel. In return, an urgent launch after a pause takes little more time
-    /// than in a row. Threads that come out of their sleep find cold caches, so the poller does their work, and it keeps its
-    /// own caches warm: it goes through an urgent launch in the time of [a hundred decisions](Costs::decision), 100 µs, on a
-    /// device where nothing runs. Without effect on the CPU device.
-    pub fn poller_spin(mut self, spins: bool) -> SchedulerBuilder {
-        self.settings.poller_spin = spins;
+    /// Spinning costs a processor for that time. In return, an urgent launch after a pause, be the GPU busy or idle, takes
+    /// little more time than in a row: no thread has to be woken. Threads that come out of their sleep find cold caches, so the
+    /// poller does their work, and it keeps its own caches warm: it goes through an urgent launch in the time of [a hundred
+    /// decisions](Costs::decision), 100 µs, on a device where nothing runs. Without effect on the CPU device.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// // For requests that come a few times in a second, or more often.
+    /// let scheduler = preempt::Scheduler::builder().poller_spin(Duration::from_secs(1)).build()?;
+    /// # let _ = scheduler;
+    /// # Ok::<(), preempt::Error>(())
+    /// ```
+    pub fn poller_spin(mut self, time: Duration) -> SchedulerBuilder {
+        self.settings.poller_spin = time;
         self
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use cust::prelude::*;
@@ -13,8 +14,11 @@ fn main() -> Result<()> {
     let work = Work::new();
     let context = cust::quick_init()?;
     let device = preempt::Device::from_cust(&context)?;
-    let scheduler =
-        preempt::Scheduler::builder().device(device).kernels(KERNELS).poller_spin(true).build()?;
+    let scheduler = preempt::Scheduler::builder()
+        .device(device)
+        .kernels(KERNELS)
+        .poller_spin(Duration::from_secs(1))
+        .build()?;
     let batch = scheduler.stream(0);
     let urgent = scheduler.stream(1);
 

@@ -136,6 +136,8 @@ pub(in crate::scheduler) struct News {
     pub happened: bool,
     /// Whether there is more to come.
     pub is_busy: bool,
+    /// Whether the scheduler is closed and everything is done.
+    pub is_over: bool,
     /// Whether the policy's next wake-up time has changed.
     pub wake_changed: bool,
 }
@@ -302,6 +304,7 @@ impl Turn for Core {
             self.session.rest();
         }
         self.news.is_busy = is_busy;
+        self.news.is_over = self.closed && !is_busy;
         if !self.news.happened {
             // Otherwise the next turn does, which comes at once where a thread attends.
             self.device.inner.backend.maintain();

@@ -317,7 +317,7 @@ fn a_scheduler_is_dropped_while_others_submit() {
 
 fn lose(is_polled: bool) {
     let testbed = Testbed::with(Settings { sms: 2, is_polled, memory: None });
-    let scheduler = testbed.builder().poller_spin(is_polled).build().expect("a scheduler");
+    let scheduler = testbed.builder().poller_spin(Duration::MAX).build().expect("a scheduler");
     let submit =
         [0, 5].map(|priority| submit_until_the_end(testbed.clone(), scheduler.stream(priority)));
     let mut buffer = scheduler.zeroed::<u32>(4).expect("memory");

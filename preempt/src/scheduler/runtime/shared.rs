@@ -45,10 +45,6 @@ const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
 /// Time, at most, that the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Time that the poller attends to a polled device after something happened, operations in flight or not: what follows
-/// within it meets a thread that is awake.
-const ATTEND: Duration = Duration::from_millis(1);
-
 /// Time between two checks, meanwhile, that such a device still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
@@ -71,8 +67,8 @@ pub(crate) struct Shared {
     armed_for: Duration,
     /// Patience of requests for memory that do not choose it.
     pub patience: Patience,
-    /// Whether the poller spins as long as anything is in flight.
-    poller_spin: bool,
+    /// How long the poller of a polled device spins after something happened, operations in flight or not.
+    poller_spin: Duration,
     combiner: Combiner<Core>,
     /// Of the streams that there are.
     priorities: Arc<Priorities>,
@@ -96,8 +92,8 @@ pub(crate) struct Shared {
 pub(in crate::scheduler) struct Settings {
     /// How long a thread that waits for a handle spins before it sleeps.
     pub wait_spin: Duration,
-    /// Whether the poller spins as long as anything is in flight.
-    pub poller_spin: bool,
+    /// How long the poller of a polled device spins after something happened, operations in flight or not.
+    pub poller_spin: Duration,
     /// Preemption of launches that do not choose it.
     pub preemption: Preemption,
     /// The longest launch that may be a plain grid without being told to.
@@ -174,7 +170,7 @@ impl Shared {
             poller: OnceLock::new(),
             join: Mutex::new(None),
         });
-        let spins = poller_spin && shared.device.inner.capabilities.is_polled;
+        let spins = !poller_spin.is_zero() && shared.device.inner.capabilities.is_polled;
         // Decisions that cost nothing need no warm caches.
         let warm_up = spins.then(|| WarmUp::new(&shared.device, settings));
         let warm_up = warm_up.filter(|of| !of.period.is_zero());
@@ -461,7 +457,7 @@ impl Shared {
         let mut looked = Looked::default();
         self.combiner.drive_now(|news| {
             looked.happened |= news.happened;
-            looked.is_busy = news.is_busy;
+            (looked.is_busy, looked.is_over) = (news.is_busy, news.is_over);
             self.tell(news);
         });
         (mark, looked)
@@ -485,12 +481,11 @@ impl Shared {
             if looked.happened {
                 (active, warm) = (now, now);
             }
-            let spins = device.capabilities.is_polled
-                && (now - active < ATTEND || self.poller_spin && looked.is_busy);
-            if spins {
-                if now - checked > FAULT_CHECK {
+            let spins = device.capabilities.is_polled && !looked.is_over;
+            if spins && now - active < self.poller_spin {
+                if looked.is_busy && now - checked > FAULT_CHECK {
                     checked = now;
-                    // A wait checks for faults, and this one ends at once.
+                    // A wait checks for faults, and this one ends at once. With nothing in flight, the next launch finds them.
                     device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
@@ -538,6 +533,7 @@ fn sleep_exactly() {
 struct Looked {
     happened: bool,
     is_busy: bool,
+    is_over: bool,
 }
 
 impl Drop for Closer {

@@ -174,19 +174,23 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_that_spins_keeps_warm_while_a_kernel_runs() {
+    fn a_poller_that_spins_keeps_warm_whether_a_kernel_runs_or_none() {
         let _counts = lock(&COUNTS);
         let model = OfModel { sms: 1, is_polled: true, memory: None };
         let (device, _model) = Model::device(model);
-        let scheduler = Scheduler::builder().device(device).poller_spin(true).build();
-        let scheduler = scheduler.expect("a scheduler");
+        let builder = || Scheduler::builder().device(device.clone()).poller_spin(Duration::MAX);
+        let is_kept_warm = || {
+            let (before, start) = (RUNS.load(Relaxed), Instant::now());
+            while RUNS.load(Relaxed) < before + 10 {
+                assert!(start.elapsed() < Duration::from_secs(10), "the poller is not at it");
+                std::thread::yield_now();
+            }
+        };
+        let scheduler = builder().build().expect("a scheduler");
+        is_kept_warm();
         let x = scheduler.zeroed::<u32>(1).expect("memory");
         let handle = scheduler.stream(0).launch(patient(&x).grid(1)).expect("accepted");
-        let (before, start) = (RUNS.load(Relaxed), Instant::now());
-        while RUNS.load(Relaxed) < before + 10 {
-            assert!(start.elapsed() < Duration::from_secs(10), "the poller is not at it");
-            std::thread::yield_now();
-        }
+        is_kept_warm();
         handle.cancel();
         assert!(handle.wait().is_err());
         let stats = scheduler.stats();
@@ -195,6 +199,8 @@ mod tests {
             (0, 1),
             "no launch of the scheduler's"
         );
+        drop((x, handle, scheduler));
+        builder().build().expect("the poller has ended, so the device is free");
     }
 
     #[test]
