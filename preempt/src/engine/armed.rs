@@ -199,13 +199,14 @@ impl Engine {
                 continue;
             }
             let limit = self.limit(first);
-            for (queue, op, _) in self.queues.heads() {
+            for (queue, op, slot) in self.queues.heads() {
                 let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
                 let is_told = |launch: &&Launch| launch.arrival.is_some() && !launch.spec.plain;
                 let Some(launch) = launch.filter(is_told) else { continue };
+                let Some(cohort) = launch.cohorts[slot] else { continue };
                 let keeps = granted(&plan, op, sms).unwrap_or(SmRange::EMPTY);
                 let keeps = intersection(launch.range, keeps, sms);
-                let range = intersection(self.queues.range(queue), keeps, sms);
+                let range = cohort.keeps(self.queues.range(queue), keeps, sms);
                 if range != self.queues.range(queue) {
                     hints.push(Hint {
                         gate,

@@ -40,7 +40,7 @@ impl Engine {
         let mut signalled = false;
         for cohort in launch.cohorts.iter().flatten() {
             let queue = cohort.queue;
-            let range = intersection(self.queues.range(queue), launch.range, sms);
+            let range = cohort.keeps(self.queues.range(queue), launch.range, sms);
             let loses = range != self.queues.range(queue);
             // Blocks that were given more time are told again.
             if loses || self.queues.is_slower(queue, limit) {

@@ -230,6 +230,16 @@ pub(super) struct OnDevice {
     pub tells_progress: bool,
 }
 
+impl OnDevice {
+    /// What its word grants once its launch has this range, where the word grants `granted` now.
+    pub fn keeps(&self, granted: SmRange, range: SmRange, sms: u32) -> SmRange {
+        match self.keeps_to {
+            SmRange::ALL => ledger::kept(granted, range, sms),
+            _ => ledger::intersection(granted, range, sms),
+        }
+    }
+}
+
 /// What is left of a cohort that is out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CohortLeft {

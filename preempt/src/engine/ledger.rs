@@ -199,16 +199,35 @@ fn parts(range: SmRange, sms: u32) -> [Range<usize>; 2] {
     if lo <= hi { [lo.min(sms)..hi.min(sms), 0..0] } else { [lo.min(sms)..sms, 0..hi.min(sms)] }
 }
 
-/// The SMs of a device of `sms` SMs that lie in both ranges. Of two pieces, the larger one, because a signal word has
-/// one range.
-pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
-    if a.lo() <= a.hi() && b.lo() <= b.hi() {
-        let (lo, hi) = (a.lo().max(b.lo()), a.hi().min(b.hi()).min(sms));
-        return if lo < hi { SmRange::new(lo, hi) } else { SmRange::EMPTY };
+/// What blocks are told to keep to whose word grants `granted`, of a launch that has this range now.
+///
+/// That is what lies in both. Of two pieces, a word can grant one alone, and all blocks on the other would leave SMs that the launch
+/// has. Then the SMs between the pieces are some that blocks have left which the launch has again, with other blocks of its own for
+/// them. To grant these costs nothing: blocks that have left stay away.
+pub(super) fn kept(granted: SmRange, range: SmRange, sms: u32) -> SmRange {
+    match pieces(granted, range, sms) {
+        [_, second] if !second.is_empty() => range,
+        [first, _] => range_of(first, sms),
     }
+}
+
+/// The SMs of a device of `sms` SMs that lie in both ranges. Of two pieces, the larger one, because a signal word has
+/// one range; the first one if they are as large.
+pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
+    let [first, second] = pieces(a, b, sms);
+    range_of(if second.len() > first.len() { second } else { first }, sms)
+}
+
+/// The one or two runs of SMs that lie in both ranges, by their first SMs. One of them may go on beyond the last SM of the device,
+/// with the first one.
+fn pieces(a: SmRange, b: SmRange, sms: u32) -> [Range<usize>; 2] {
     let overlap = |one: &Range<usize>, other: &Range<usize>| {
         one.start.max(other.start)..one.end.min(other.end)
     };
+    if a.lo() <= a.hi() && b.lo() <= b.hi() {
+        let run = |of: SmRange| of.lo() as usize..of.hi().min(sms) as usize;
+        return [overlap(&run(a), &run(b)), 0..0];
+    }
     let [first, second] = parts(a, sms);
     let [third, fourth] = parts(b, sms);
     let mut pieces = [
@@ -226,13 +245,20 @@ pub(super) fn intersection(a: SmRange, b: SmRange, sms: u32) -> SmRange {
         && tail.end == sms as usize
     {
         tail.end += head.end;
+        *head = 0..0;
     }
-    // The first one of those that are as long.
-    let longest = pieces.iter().rev().max_by_key(|piece| piece.len());
-    longest.map_or(SmRange::EMPTY, |piece| {
-        let (lo, hi) = (piece.start as u32, piece.end as u32);
-        if hi - lo >= sms { SmRange::new(0, sms) } else { SmRange::new(lo, (hi - 1) % sms + 1) }
-    })
+    let mut runs = pieces.iter().filter(|piece| !piece.is_empty()).cloned();
+    let mut next = || runs.next().unwrap_or(0..0);
+    [next(), next()]
+}
+
+/// A run of SMs, which may go on beyond the last SM of the device.
+fn range_of(run: Range<usize>, sms: u32) -> SmRange {
+    if run.is_empty() {
+        return SmRange::EMPTY;
+    }
+    let (lo, hi) = (run.start as u32, run.end as u32);
+    if hi - lo >= sms { SmRange::new(0, sms) } else { SmRange::new(lo, (hi - 1) % sms + 1) }
 }
 
 #[cfg(test)]
@@ -369,6 +395,24 @@ mod tests {
             for start in 0..sms {
                 let run = (start..start + sms).take_while(|&sm| both(sm)).count() as u32;
                 prop_assert!(run <= length, "a piece of {run}, but {result:?}");
+            }
+        }
+
+        #[test]
+        fn blocks_keep_all_sms_that_their_launch_has(
+            sms in 1u32..12, a in (0u32..12, 0u32..12), b in (0u32..12, 0u32..12),
+        ) {
+            let range = |(lo, hi): (u32, u32)| SmRange::new(lo % sms, hi % (sms + 1));
+            let (granted, has) = (range(a), range(b));
+            let kept = kept(granted, has, sms);
+            let both = |sm: u32| granted.contains(sm) && has.contains(sm);
+            for sm in 0..sms {
+                prop_assert!(!kept.contains(sm) || has.contains(sm), "{sm} in {kept:?}");
+                prop_assert!(kept.contains(sm) || !both(sm), "{sm} not in {kept:?}");
+            }
+            let one = intersection(granted, has, sms);
+            if count(one, sms) == (0..sms).filter(|&sm| both(sm)).count() as u32 {
+                prop_assert_eq!(kept, one, "no more than that where it is one piece");
             }
         }
     }

@@ -85,6 +85,55 @@ fn a_launch_shares_the_device_with_one_that_leaves_it_room() {
     assert_eq!((results.launches[0].yields, resumed), (1, 1));
 }
 
+/// Gives each urgent launch the next of these SMs, and all others to the launch that was there first.
+struct OneAfterTheOther(std::vec::IntoIter<u32>, Vec<LaunchId>, u32);
+
+impl Policy for OneAfterTheOther {
+    fn name(&self) -> &str {
+        "one after the other"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        if !self.1.is_empty() {
+            self.2 = self.0.next().expect("an SM for each");
+        }
+        self.1.push(launch.id);
+    }
+
+    fn departed(&mut self, _: Duration, launch: LaunchId) {
+        self.1.retain(|&id| id != launch);
+    }
+
+    fn assign(&mut self, _: Duration, device: &dyn DeviceView, plan: &mut Plan) {
+        let (sm, sms) = (self.2, device.sms());
+        match self.1[..] {
+            [batch, urgent] => {
+                plan.grant(urgent, SmRange::new(sm, sm + 1));
+                plan.grant(batch, SmRange::new((sm + 1) % sms, if sm == 0 { sms } else { sm }));
+            }
+            [batch] => plan.grant(batch, SmRange::new(0, sms)),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_launch_keeps_its_blocks_wherever_it_has_lost_sms_before() {
+    let taken = vec![2, 5, 3, 7, 0, 4];
+    let mut workload = Workload::new(0);
+    let (batch, urgent) = (workload.stream(0), workload.stream(1));
+    workload.launch(batch, &KernelModel::new("batch", 16 * MS, 1000), Duration::ZERO);
+    let short = KernelModel::new("urgent", MS, 1);
+    (1..).zip(&taken).for_each(|(at, _)| workload.launch(urgent, &short, 2 * at * MS));
+    let lost = taken.len() as u32;
+    let policy = OneAfterTheOther(taken.into_iter(), Vec::new(), 0);
+    let results = Simulation::new(free(8), policy).run(&workload).unwrap();
+    // It is without one of eight SMs while each urgent launch runs, and has all of them otherwise.
+    let expected: Vec<_> =
+        std::iter::once(16 * MS + lost * MS / 8).chain((0..lost).map(|_| MS)).collect();
+    assert_eq!(turnarounds(&results), expected);
+}
+
 #[test]
 fn a_launch_of_few_blocks_keeps_those_on_the_sms_that_it_keeps() {
     let mut workload = Workload::new(0);
