@@ -113,8 +113,7 @@ impl Engine {
         let stays = cohorts.any(|cohort| self.queues.range(cohort.queue) != SmRange::EMPTY);
         // Without a free slot or queue the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else {
-            let launch = self.ops.get_mut(key).and_then(|op| op.launch.as_mut());
-            launch.into_iter().for_each(|launch| launch.thin |= stays);
+            self.merge_if_worth(now, key, uncovered, actions);
             return;
         };
         // Where blocks of less urgent launches have yet to leave, confined ones would all leave before them.
@@ -151,7 +150,7 @@ impl Engine {
         let on_sm = room.min(work.bare).div_ceil(uncovered);
         let Some(shape) = work.shape(place, others, outside) else { return };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
-        launch.books(&mut self.ledger, &mut self.guests).cover(range);
+        launch.books(&mut self.ledger, &mut self.guests).cover_by(range, Some(slot as u8));
         let keeps_to = if shape.keeps_to_own { range } else { SmRange::ALL };
         self.put(key, (slot, queue), shape, CohortPlace::Free { on_sm, keeps_to, over }, actions);
         if let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) {
@@ -191,7 +190,7 @@ impl Engine {
     fn refill_if_worth(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let cost = 10 * (launch.spec.overhead() + self.costs.gap());
+        let cost = 10 * (launch.spec.overhead() + launch.spec.redone() + self.costs.gap());
         let is_long = || launch.time_left(now, sms).is_none_or(|left| left > cost);
         if !launch.thin || launch.is_out() || !is_long() {
             return;
@@ -205,6 +204,49 @@ impl Engine {
         let range = launch.range;
         launch.books(&mut self.ledger, &mut self.guests).uncover(range);
         self.flush(key, actions);
+    }
+
+    /// Stops the two cohorts of a launch that were launched for the fewest SMs: it has no free slot, so no blocks come for its
+    /// SMs without any, until a cohort is out. One comes in the place of both, and for those.
+    ///
+    /// A launch that loses one SM after the other and has it again has a cohort more each time. That SMs are without blocks costs their
+    /// time until the launch is over. The stop costs the two cohorts' SMs what a stop takes, and what is done again after it.
+    pub(super) fn merge_if_worth(
+        &mut self,
+        now: Duration,
+        key: OpKey,
+        uncovered: u32,
+        actions: &mut Vec<Action>,
+    ) {
+        let sms = self.ledger.sms();
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
+        let counts = launch.books(&mut self.ledger, &mut self.guests).covered_by_slot(launch.range);
+        let cohorts = || {
+            (0u8..).zip(&launch.cohorts).filter_map(|(slot, of)| Some((slot, of.as_ref()?.queue)))
+        };
+        if cohorts().any(|(_, queue)| self.queues.range(queue) == SmRange::EMPTY) {
+            // A slot is free soon.
+            return;
+        }
+        let is_alone =
+            |&(_, queue): &(u8, QueueIndex)| self.queues.behind_first(queue).next().is_none();
+        let mut known: Vec<_> = cohorts()
+            .filter(|&(slot, _)| counts[usize::from(slot)] > 0)
+            .filter(is_alone)
+            .map(|(slot, queue)| (counts[usize::from(slot)], slot, queue))
+            .collect();
+        known.sort_unstable();
+        let &[(one, ..), (other, ..), ..] = &known[..] else { return };
+        let stop = launch.spec.overhead() + launch.spec.redone() + self.costs.gap();
+        let is_worth = |left| left * uncovered > stop * (one + other);
+        if !launch.time_left(now, sms).is_none_or(is_worth) {
+            return;
+        }
+        for &(_, slot, queue) in &known[..2] {
+            launch.books(&mut self.ledger, &mut self.guests).uncover_slot(launch.range, slot);
+            let signal = self.queues.signal(queue, SmRange::EMPTY, StopLimit::SOONEST);
+            actions.push(Action::Signal { queue, signal });
+        }
     }
 
     /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since

@@ -197,7 +197,7 @@ pub(super) struct Launch {
     /// How often in a row its only cohort, a confined one, left its SMs without a signal and with tasks remaining: blocks of
     /// other launches occupied them.
     pub spills: u32,
-    /// Whether it may have fewer blocks than its SMs hold: some have left elsewhere, or no slot was free for them.
+    /// Whether it may have fewer blocks than its SMs hold, because some have left elsewhere.
     pub thin: bool,
     /// When all its blocks were last stopped because of that.
     pub refilled: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use preempt_device::abi::SmRange;
+use preempt_device::abi::{COHORT_SLOTS, SmRange};
 
 use crate::vocabulary::{LaunchId, SmSet};
 
@@ -12,8 +12,10 @@ pub(super) struct Ledger {
     owners: Vec<Option<LaunchId>>,
     /// The SMs with another owner than the SM before.
     borders: SmSet,
-    /// The SMs for which blocks were launched since their owners got them.
+    /// The SMs for which blocks were launched since their owners got them, and in which of its owner's slots the cohort of each of
+    /// these is.
     covered: SmSet,
+    slots: Vec<Option<u8>>,
     /// Of the other SMs, those that the owner took from a launch that has yet to leave.
     taken: SmSet,
     /// The SMs that are granted in the plan that is being checked.
@@ -28,6 +30,7 @@ impl Ledger {
             owners,
             borders: none.clone(),
             covered: none.clone(),
+            slots: vec![None; sms as usize],
             taken: none.clone(),
             granted: none,
         }
@@ -162,11 +165,51 @@ impl Ledger {
         (0..).zip(&self.owners).filter(outside).any(|(_, owner)| owner.is_some())
     }
 
-    /// Notes that blocks were launched for SMs of a launch.
+    /// Notes that no further blocks are needed for SMs of a launch.
     pub fn cover(&mut self, range: SmRange) {
+        self.cover_by(range, None);
+    }
+
+    /// Notes that blocks were launched for the SMs of a launch that had none, as the cohort in this slot.
+    pub fn cover_by(&mut self, range: SmRange, slot: Option<u8>) {
         for part in parts(range, self.sms()) {
+            for gap in self.covered.gaps(part.clone()) {
+                self.slots[gap].fill(slot);
+            }
             self.covered.insert(part.clone());
             self.taken.remove(part);
+        }
+    }
+
+    /// The number of a launch's SMs for which the cohort in each slot was launched.
+    pub fn covered_by_slot(&self, range: SmRange) -> [u32; COHORT_SLOTS] {
+        let mut counts = [0; COHORT_SLOTS];
+        for part in parts(range, self.sms()) {
+            for sm in part.filter(|&sm| self.covered.first(sm..sm + 1).is_some()) {
+                if let Some(slot) = self.slots[sm] {
+                    counts[usize::from(slot)] += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    /// The slot of the cohort that was launched for an SM, if that is known.
+    pub fn slot(&self, sm: u32) -> Option<u8> {
+        self.slots[sm as usize]
+    }
+
+    /// Whether an SM's blocks can be of the cohort in this slot.
+    pub fn may_be_of(&self, sm: u32, slot: usize) -> bool {
+        self.slot(sm).is_none_or(|of| usize::from(of) == slot)
+    }
+
+    /// Notes that the cohort in this slot leaves the SMs that it was launched for.
+    pub fn uncover_slot(&mut self, range: SmRange, slot: u8) {
+        for part in parts(range, self.sms()) {
+            for sm in part.filter(|&sm| self.slots[sm] == Some(slot)) {
+                self.covered.remove(sm..sm + 1);
+            }
         }
     }
 

@@ -132,7 +132,7 @@ impl Looks<'_> {
         let sms = ledger.sms();
         let mut costs = vec![Cost::default(); if told.is_empty() { 0 } else { sms as usize }];
         for (queue, running) in told {
-            if let Some((_, key, _)) = self.queues.heads().find(|head| head.0 == *queue)
+            if let Some((_, key, slot)) = self.queues.heads().find(|head| head.0 == *queue)
                 && let Some(Op { launch: Some(launch), .. }) = ops.get(key)
                 && let Some(task) = launch.spec.block_task(sms)
             {
@@ -140,7 +140,8 @@ impl Looks<'_> {
                 let (range, owners) = (self.queues.range(*queue), ledger.owners());
                 for &Running { sm, since, is_spent } in running {
                     // What blocks on other SMs have told is of block-tasks that they have left.
-                    if range.contains(sm) && owners.get(sm as usize) == Some(&Some(LaunchId(key))) {
+                    let has = owners.get(sm as usize) == Some(&Some(LaunchId(key)));
+                    if range.contains(sm) && has && ledger.may_be_of(sm, slot) {
                         let Cost { ends, drops } = &mut costs[sm as usize];
                         match stop_of(leaving, task, (since, is_spent), self.limit) {
                             // Blocks wait at the same time.
@@ -149,9 +150,32 @@ impl Looks<'_> {
                         }
                     }
                 }
+                // Once for each launch.
+                if launch.cohorts.iter().position(Option::is_some) == Some(slot) {
+                    self.add_merges(launch, ledger, &mut costs);
+                }
             }
         }
         costs
+    }
+
+    /// Adds what [merging](Engine::merge_if_worth) two cohorts costs, where it comes to that if the launch has these SMs again: one
+    /// slot is left at most, and the cohort of an SM has others, so it stays.
+    fn add_merges(&self, launch: &Launch, ledger: &Ledger, costs: &mut [Cost]) {
+        let free = launch.cohorts.iter().filter(|cohort| cohort.is_none()).count();
+        if free > 1 {
+            return;
+        }
+        let counts = ledger.covered_by_slot(launch.range);
+        let mut smallest: Vec<_> = counts.iter().copied().filter(|&sms| sms > 0).collect();
+        smallest.sort_unstable();
+        let blocks = smallest.iter().take(2).sum::<u32>() * launch.spec.blocks_per_sm;
+        let merge = (launch.spec.overhead() + launch.spec.redone()) * blocks;
+        for (sm, cost) in (0..).zip(costs).filter(|&(sm, _)| launch.range.contains(sm)) {
+            if ledger.slot(sm).is_none_or(|slot| counts[usize::from(slot)] > 1) {
+                cost.drops += merge;
+            }
+        }
     }
 }
 

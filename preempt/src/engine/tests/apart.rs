@@ -289,10 +289,11 @@ fn a_launch_that_finds_others_on_its_sms_is_not_confined_without_end() {
     }
 }
 
-/// It has a cohort for each small launch that has ended, until no slot is free. Then all of its blocks make room for new ones.
+/// It has a cohort for each small launch that has ended, until no slot is free. Then the two that are for one SM each make room for
+/// one, which is for the SM without blocks, too.
 #[test]
-fn a_launch_without_a_free_slot_is_filled_up_at_once() {
-    let small = COHORT_SLOTS as u32 + 2;
+fn a_launch_without_a_free_slot_has_its_smallest_cohorts_merged() {
+    let small = COHORT_SLOTS as u32 + 1;
     let queues = QueueCount { normal: 2 * small, ..QUEUES };
     let policy = Box::new(StaticPriority::packed());
     let mut engine = Engine::new(small + 1, queues, Costs::h200(), policy);
@@ -309,20 +310,31 @@ fn a_launch_without_a_free_slot_is_filled_up_at_once() {
         (launch.free_slot().is_some(), launch.thin)
     };
     let told = |actions: &[Action]| {
-        let is_told = |action: &&Action| matches!(action, Action::Signal { signal, .. } if signal.range() == SmRange::EMPTY);
-        actions.iter().filter(is_told).count()
+        let told = |action: &Action| match action {
+            Action::Signal { queue, signal } if signal.range() == SmRange::EMPTY => Some(*queue),
+            _ => None,
+        };
+        actions.iter().filter_map(told).collect::<Vec<_>>()
+    };
+    let smallest = |engine: &Engine| {
+        let launch = engine.ops[long].launch.as_ref().expect("it is there");
+        [0, 1].map(|slot| launch.cohorts[slot].expect("a cohort").queue).to_vec()
     };
     for (index, &other) in others.iter().enumerate() {
         let actions = out(&mut engine, other, 0, 1);
-        let expected = match index + 1 {
-            cohorts if cohorts < COHORT_SLOTS - 1 => ((true, false), 0),
-            cohorts if cohorts == COHORT_SLOTS - 1 => ((false, false), 0),
-            cohorts if cohorts == COHORT_SLOTS => ((false, true), 0),
-            cohorts if cohorts == COHORT_SLOTS + 1 => ((false, false), COHORT_SLOTS),
-            _ => ((false, false), 0),
+        let (is_free, merged) = match index + 1 {
+            cohorts if cohorts < COHORT_SLOTS - 1 => (true, Vec::new()),
+            cohorts if cohorts == COHORT_SLOTS - 1 => (false, Vec::new()),
+            cohorts if cohorts == COHORT_SLOTS => (false, smallest(&engine)),
+            // These are on their way out, and what comes then is for this SM, too.
+            _ => (false, Vec::new()),
         };
-        assert_eq!((state(&engine), told(&actions)), expected, "{index}");
+        assert_eq!((state(&engine), told(&actions)), ((is_free, false), merged), "{index}");
     }
+    let again = launched(&out(&mut engine, long, 0, 1), long);
+    let [again] = again[..] else { panic!("{again:?}") };
+    assert_eq!((again.slot, again.blocks), (0, 4 * 4), "two SMs of them, and two without");
+    assert!(launched(&out(&mut engine, long, 1, 1), long).is_empty());
 }
 
 /// Blocks of the launch that loses these SMs have yet to leave. Until then confined blocks would start beside the more urgent

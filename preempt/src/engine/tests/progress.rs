@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
+use preempt_device::abi::COHORT_SLOTS;
+
 use super::races::{spec, submission};
 use super::world::QUEUES;
 use super::*;
 use crate::policy::{Arrival, DeviceView, Plan, Policy};
-use crate::vocabulary::CohortOrder;
+use crate::vocabulary::{CohortOrder, QueueCount};
 
 const SMS: u32 = 4;
 
@@ -31,7 +33,7 @@ impl Policy for Notes {
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
-        let costs = (0..SMS).map(|sm| device.sm_yield_overhead(sm).as_micros() as u64);
+        let costs = (0..device.sms()).map(|sm| device.sm_yield_overhead(sm).as_micros() as u64);
         self.1.lock().expect("no panic").push(costs.collect());
         self.0.assign(now, device, plan);
     }
@@ -40,11 +42,15 @@ impl Policy for Notes {
 /// An engine in which a long launch runs on all SMs, with block-tasks of 500 us; with it, what its policy sees, and the launch's
 /// first cohort.
 fn engine(leaving: Leaving) -> (Engine, Seen, CohortOrder) {
+    engine_of(SMS, QUEUES, LaunchSpec { leaving, ..spec(400) })
+}
+
+fn engine_of(sms: u32, queues: QueueCount, spec: LaunchSpec) -> (Engine, Seen, CohortOrder) {
     let seen = Seen::default();
     let policy = Notes(StaticPriority::default(), seen.clone());
-    let mut engine = Engine::new(SMS, QUEUES, Costs::h200(), Box::new(policy));
+    let mut engine = Engine::new(sms, queues, Costs::h200(), Box::new(policy));
     engine.record();
-    let long = LaunchSpec { predicted: Some(Duration::from_millis(50)), leaving, ..spec(400) };
+    let long = LaunchSpec { predicted: Some(Duration::from_millis(50)), ..spec };
     let actions = take_in(&mut engine, 0, 0, long);
     let order = actions.iter().find_map(|action| match action {
         Action::Launch(order) => Some(*order),
@@ -214,4 +220,41 @@ fn what_was_looked_at_is_decided_again() {
         assert_eq!(step.again(&mut second).as_ref(), Some(step));
     }
     assert_eq!(*again.lock().expect("no panic"), *seen.lock().expect("no panic"));
+}
+
+/// A launch has SMs again that it has lost, with a cohort more each time, until it can have one more at most. Then it costs most to
+/// take an SM of the cohort that has others.
+#[test]
+fn sms_cost_a_merge_where_their_launch_has_no_further_cohorts() {
+    const SMS: u32 = 12;
+    let queues = QueueCount { normal: 2 * COHORT_SLOTS as u32, ..QUEUES };
+    let requeued = Duration::from_micros(40);
+    let long = LaunchSpec { leaving: Leaving::Dropping, requeued, ..spec(1200) };
+    let (mut engine, seen, _) = engine_of(SMS, queues, long);
+    // A limit that no rest fits, so that a look is due.
+    let limit = Some(Duration::from_micros(1));
+    let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
+    // The next SM is the cheapest, since its blocks have done the least.
+    let mut take = |cheapest: u32| {
+        let submission = Submission { urgency, ..submission(1, 1, spec(1)) };
+        let urgent = engine.submit(Duration::ZERO, submission, &mut Vec::new());
+        let tasks: Vec<_> =
+            (0..SMS).map(|sm| (sm, if sm == cheapest { 10 } else { 100 })).collect();
+        decide(&mut engine, Duration::ZERO, &tasks);
+        let posted = Posted { done: 1, amortize: 1 };
+        let end = Event::CohortOut { op: urgent, slot: 0, posted };
+        engine.handle(Duration::ZERO, end, &mut Vec::new());
+        engine.settle(Duration::ZERO, &mut Vec::new());
+        let seen = seen.lock().expect("no panic");
+        seen.iter().rev().find(|costs| costs.iter().any(|&cost| cost > 0)).expect("seen").clone()
+    };
+    let told = |cheapest: u32| (0..SMS).map(move |sm| if sm == cheapest { 10 } else { 100 });
+    let last = COHORT_SLOTS as u32 - 2;
+    for sm in 0..last {
+        assert_eq!(take(sm), told(sm).collect::<Vec<_>>(), "{sm}");
+    }
+    // Two cohorts of one SM each would do 40 us again. To take theirs leaves a slot.
+    let merge = |sm| if sm < last { 0 } else { 2 * 40 };
+    let expected: Vec<_> = (0..).zip(told(last)).map(|(sm, cost)| cost + merge(sm)).collect();
+    assert_eq!(take(last), expected);
 }
