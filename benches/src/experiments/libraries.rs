@@ -397,7 +397,7 @@ fn run(bench: &Bench, gpu: Gpu) -> Result<Outcome> {
     let parts = bench.device.as_ref().context("this suite is not simulated")?.split(PARTS)?;
     let schedulers = parts.iter().map(|part| {
         let builder = Scheduler::builder().device(part.clone()).policy(StaticPriority::new());
-        builder.kernels(KERNELS).wait_spin(SPIN).poller_spin(SPIN).build()
+        builder.kernels(KERNELS).wait_spin(SPIN).poller_spin(Duration::MAX).build()
     });
     let schedulers = schedulers.collect::<Result<Vec<Scheduler>, _>>()?;
     let [products, urgent] = &schedulers[..] else { unreachable!("two parts") };

@@ -279,7 +279,7 @@ impl Bench {
 
     fn spins(&self, builder: SchedulerBuilder, spin: Duration) -> SchedulerBuilder {
         let spins = self.gpu.is_some();
-        if spins { builder.wait_spin(spin).poller_spin(spin) } else { builder }
+        if spins { builder.wait_spin(spin).poller_spin(Duration::MAX) } else { builder }
     }
 
     /// As [`Bench::spinning_builder`], with a `wait` that sleeps.

@@ -65,7 +65,7 @@ fn run(args: &Args) -> Result<()> {
     let mut stdout = io::stdout();
     let mut builder = Scheduler::builder().device(device).kernels(KERNELS);
     if gpu.is_some() {
-        builder = builder.wait_spin(SPIN).poller_spin(SPIN);
+        builder = builder.wait_spin(SPIN).poller_spin(Duration::MAX);
     }
     if args.trace.is_some() {
         builder = builder.trace(TRACED);
