@@ -15,7 +15,7 @@ use std::time::Duration;
 use preempt_device::abi::{Signal, SmRange};
 
 use super::cohorts::CohortPlace;
-use super::ledger::{count, intersection};
+use super::ledger::{count, intersection, kept};
 use super::shape::Place;
 use super::{Action, Engine, Launch, Op, Outcome, Phase, Verdict, arrival};
 use crate::policy::Plan;
@@ -199,14 +199,13 @@ impl Engine {
                 continue;
             }
             let limit = self.limit(first);
-            for (queue, op, slot) in self.queues.heads() {
+            for (queue, op, _) in self.queues.heads() {
                 let launch = self.ops.get(op).and_then(|op| op.launch.as_ref());
                 let is_told = |launch: &&Launch| launch.arrival.is_some() && !launch.spec.plain;
                 let Some(launch) = launch.filter(is_told) else { continue };
-                let Some(cohort) = launch.cohorts[slot] else { continue };
                 let keeps = granted(&plan, op, sms).unwrap_or(SmRange::EMPTY);
                 let keeps = intersection(launch.range, keeps, sms);
-                let range = cohort.keeps(self.queues.range(queue), keeps, sms);
+                let range = kept(self.queues.range(queue), keeps, sms);
                 if range != self.queues.range(queue) {
                     hints.push(Hint {
                         gate,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preempt_device::abi::{SmRange, StopLimit, departures};
+use preempt_device::abi::{COHORT_SLOTS, SmRange, StopLimit, departures};
 
 use super::ledger::{self, intersection};
 use super::program::following;
@@ -40,7 +40,7 @@ impl Engine {
         let mut signalled = false;
         for cohort in launch.cohorts.iter().flatten() {
             let queue = cohort.queue;
-            let range = cohort.keeps(self.queues.range(queue), launch.range, sms);
+            let range = ledger::kept(self.queues.range(queue), launch.range, sms);
             let loses = range != self.queues.range(queue);
             // Blocks that were given more time are told again.
             if loses || self.queues.is_slower(queue, limit) {
@@ -111,9 +111,12 @@ impl Engine {
         }
         let mut cohorts = launch.cohorts.iter().flatten();
         let stays = cohorts.any(|cohort| self.queues.range(cohort.queue) != SmRange::EMPTY);
-        // Without a free slot or queue the SMs stay uncovered until a cohort is out.
+        // Without a free slot, or a queue below, the SMs stay uncovered until a cohort is out.
         let Some(slot) = launch.free_slot() else {
-            self.merge_if_worth(now, key, uncovered, actions);
+            if !self.merge_if_worth(now, key, uncovered, actions) {
+                let launch = self.ops.get_mut(key).and_then(|op| op.launch.as_mut());
+                launch.into_iter().for_each(|launch| launch.thin |= stays);
+            }
             return;
         };
         // Where blocks of less urgent launches have yet to leave, confined ones would all leave before them.
@@ -190,7 +193,7 @@ impl Engine {
     fn refill_if_worth(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let sms = self.ledger.sms();
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
-        let cost = 10 * (launch.spec.overhead() + launch.spec.redone() + self.costs.gap());
+        let cost = 10 * (launch.spec.overhead() + self.costs.gap());
         let is_long = || launch.time_left(now, sms).is_none_or(|left| left > cost);
         if !launch.thin || launch.is_out() || !is_long() {
             return;
@@ -210,43 +213,44 @@ impl Engine {
     /// SMs without any, until a cohort is out. One comes in the place of both, and for those.
     ///
     /// A launch that loses one SM after the other and has it again has a cohort more each time. That SMs are without blocks costs their
-    /// time until the launch is over. The stop costs the two cohorts' SMs what a stop takes, and what is done again after it.
+    /// time until the launch is over. The stop costs the two cohorts' SMs what a stop takes, and what is done again after it. `false` if
+    /// it is not known which SMs the cohorts are for.
     pub(super) fn merge_if_worth(
         &mut self,
         now: Duration,
         key: OpKey,
         uncovered: u32,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> bool {
         let sms = self.ledger.sms();
-        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return };
-        let counts = launch.books(&mut self.ledger, &mut self.guests).covered_by_slot(launch.range);
-        let cohorts = || {
-            (0u8..).zip(&launch.cohorts).filter_map(|(slot, of)| Some((slot, of.as_ref()?.queue)))
-        };
-        if cohorts().any(|(_, queue)| self.queues.range(queue) == SmRange::EMPTY) {
-            // A slot is free soon.
-            return;
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get(key) else { return true };
+        let counts = launch.covered_by_slot(launch.books(&mut self.ledger, &mut self.guests));
+        let mut known = Vec::with_capacity(COHORT_SLOTS);
+        for (slot, cohort) in (0u8..).zip(&launch.cohorts) {
+            let Some(queue) = cohort.as_ref().map(|cohort| cohort.queue) else { continue };
+            let count = counts[usize::from(slot)];
+            let range = self.queues.range(queue);
+            if range == SmRange::EMPTY || count == 0 && range != SmRange::ALL {
+                // It has lost all of its SMs, so a slot is free soon.
+                return true;
+            }
+            if count > 0 && self.queues.behind_first(queue).next().is_none() {
+                known.push((count, slot, queue));
+            }
         }
-        let is_alone =
-            |&(_, queue): &(u8, QueueIndex)| self.queues.behind_first(queue).next().is_none();
-        let mut known: Vec<_> = cohorts()
-            .filter(|&(slot, _)| counts[usize::from(slot)] > 0)
-            .filter(is_alone)
-            .map(|(slot, queue)| (counts[usize::from(slot)], slot, queue))
-            .collect();
         known.sort_unstable();
-        let &[(one, ..), (other, ..), ..] = &known[..] else { return };
-        let stop = launch.spec.overhead() + launch.spec.redone() + self.costs.gap();
+        let &[(one, ..), (other, ..), ..] = &known[..] else { return false };
+        let stop = launch.spec.overhead() + self.costs.gap();
         let is_worth = |left| left * uncovered > stop * (one + other);
         if !launch.time_left(now, sms).is_none_or(is_worth) {
-            return;
+            return true;
         }
         for &(_, slot, queue) in &known[..2] {
             launch.books(&mut self.ledger, &mut self.guests).uncover_slot(launch.range, slot);
             let signal = self.queues.signal(queue, SmRange::EMPTY, StopLimit::SOONEST);
             actions.push(Action::Signal { queue, signal });
         }
+        true
     }
 
     /// The level of the device's queues that the blocks of a launch need: above the plain grids that have lost SMs, since

@@ -230,16 +230,6 @@ pub(super) struct OnDevice {
     pub tells_progress: bool,
 }
 
-impl OnDevice {
-    /// What its word grants once its launch has this range, where the word grants `granted` now.
-    pub fn keeps(&self, granted: SmRange, range: SmRange, sms: u32) -> SmRange {
-        match self.keeps_to {
-            SmRange::ALL => ledger::kept(granted, range, sms),
-            _ => ledger::intersection(granted, range, sms),
-        }
-    }
-}
-
 /// What is left of a cohort that is out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CohortLeft {
@@ -348,6 +338,16 @@ impl Launch {
     /// The books that its SMs are in, of those of all launches and those of guests.
     pub fn books<'a>(&self, all: &'a mut Ledger, guests: &'a mut Ledger) -> &'a mut Ledger {
         if self.is_guest { guests } else { all }
+    }
+
+    /// The number of its SMs for which the cohort in each slot was launched.
+    pub fn covered_by_slot(&self, books: &Ledger) -> [u32; COHORT_SLOTS] {
+        let mut counts = books.covered_by_slot(self.range);
+        // One that is out may have left SMs by itself.
+        for (count, cohort) in counts.iter_mut().zip(&self.cohorts) {
+            *count *= u32::from(cohort.is_some());
+        }
+        counts
     }
 
     /// What a grid of it is for, beside `there` blocks that are on the device and stay.

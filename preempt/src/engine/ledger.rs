@@ -194,9 +194,10 @@ impl Ledger {
         counts
     }
 
-    /// The slot of the cohort that was launched for an SM, if that is known.
+    /// The slot of the cohort that was launched for an SM, if one was and that is known.
     pub fn slot(&self, sm: u32) -> Option<u8> {
-        self.slots[sm as usize]
+        let at = sm as usize;
+        self.slots[at].filter(|_| self.covered.first(at..at + 1).is_some())
     }
 
     /// Whether an SM's blocks can be of the cohort in this slot.
@@ -245,8 +246,8 @@ fn parts(range: SmRange, sms: u32) -> [Range<usize>; 2] {
 /// What blocks are told to keep to whose word grants `granted`, of a launch that has this range now.
 ///
 /// That is what lies in both. Of two pieces, a word can grant one alone, and all blocks on the other would leave SMs that the launch
-/// has. Then the SMs between the pieces are some that blocks have left which the launch has again, with other blocks of its own for
-/// them. To grant these costs nothing: blocks that have left stay away.
+/// has. Then the SMs between the pieces are some that it has lost before and has again; other blocks come for them. To grant these
+/// costs nothing: blocks that have left stay away.
 pub(super) fn kept(granted: SmRange, range: SmRange, sms: u32) -> SmRange {
     match pieces(granted, range, sms) {
         [_, second] if !second.is_empty() => range,

@@ -17,7 +17,7 @@ use slotmap::SlotMap;
 use super::ledger::Ledger;
 use super::queues::DeviceQueues;
 use super::{Engine, Launch, Op};
-use crate::vocabulary::{LaunchId, OpKey, QueueIndex};
+use crate::vocabulary::{LaunchId, OpKey, QueueIndex, SmSet};
 
 /// How blocks of a launch leave SMs that are taken from it as soon as possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -131,6 +131,10 @@ impl Looks<'_> {
     fn costs(&self, told: &[Told], ops: &SlotMap<OpKey, Op>, ledger: &Ledger) -> Vec<Cost> {
         let sms = ledger.sms();
         let mut costs = vec![Cost::default(); if told.is_empty() { 0 } else { sms as usize }];
+        // As other cohorts of its launch have told it than the one that was launched for the SM: mostly what blocks did there before
+        // they left. It counts where that one has told nothing, because its blocks may lie elsewhere.
+        let mut strays = costs.clone();
+        let mut has_own = SmSet::new(costs.len());
         for (queue, running) in told {
             if let Some((_, key, slot)) = self.queues.heads().find(|head| head.0 == *queue)
                 && let Some(Op { launch: Some(launch), .. }) = ops.get(key)
@@ -141,8 +145,14 @@ impl Looks<'_> {
                 for &Running { sm, since, is_spent } in running {
                     // What blocks on other SMs have told is of block-tasks that they have left.
                     let has = owners.get(sm as usize) == Some(&Some(LaunchId(key)));
-                    if range.contains(sm) && has && ledger.may_be_of(sm, slot) {
-                        let Cost { ends, drops } = &mut costs[sm as usize];
+                    if range.contains(sm) && has {
+                        let at = sm as usize;
+                        let is_own = ledger.may_be_of(sm, slot);
+                        if is_own {
+                            has_own.insert(at..at + 1);
+                        }
+                        let of = if is_own { &mut costs[at] } else { &mut strays[at] };
+                        let Cost { ends, drops } = of;
                         match stop_of(leaving, task, (since, is_spent), self.limit) {
                             // Blocks wait at the same time.
                             Stop::Ends(rest) => *ends = rest.max(*ends),
@@ -150,31 +160,41 @@ impl Looks<'_> {
                         }
                     }
                 }
-                // Once for each launch.
-                if launch.cohorts.iter().position(Option::is_some) == Some(slot) {
-                    self.add_merges(launch, ledger, &mut costs);
-                }
             }
+        }
+        for gap in has_own.gaps(0..costs.len()) {
+            costs[gap.clone()].copy_from_slice(&strays[gap]);
+        }
+        let mut launches: Vec<_> = self
+            .queues
+            .heads()
+            .filter(|head| told.iter().any(|of| of.0 == head.0))
+            .map(|(_, key, _)| key)
+            .collect();
+        launches.sort_unstable();
+        launches.dedup();
+        for launch in launches.into_iter().filter_map(|key| ops.get(key)?.launch.as_ref()) {
+            add_merges(launch, ledger, &mut costs);
         }
         costs
     }
+}
 
-    /// Adds what [merging](Engine::merge_if_worth) two cohorts costs, where it comes to that if the launch has these SMs again: one
-    /// slot is left at most, and the cohort of an SM has others, so it stays.
-    fn add_merges(&self, launch: &Launch, ledger: &Ledger, costs: &mut [Cost]) {
-        let free = launch.cohorts.iter().filter(|cohort| cohort.is_none()).count();
-        if free > 1 {
-            return;
-        }
-        let counts = ledger.covered_by_slot(launch.range);
-        let mut smallest: Vec<_> = counts.iter().copied().filter(|&sms| sms > 0).collect();
-        smallest.sort_unstable();
-        let blocks = smallest.iter().take(2).sum::<u32>() * launch.spec.blocks_per_sm;
-        let merge = (launch.spec.overhead() + launch.spec.redone()) * blocks;
-        for (sm, cost) in (0..).zip(costs).filter(|&(sm, _)| launch.range.contains(sm)) {
-            if ledger.slot(sm).is_none_or(|slot| counts[usize::from(slot)] > 1) {
-                cost.drops += merge;
-            }
+/// Adds what [merging](Engine::merge_if_worth) two cohorts costs, where it comes to that if the launch has these SMs again: no slot is
+/// free, and the cohort of an SM has others, so it stays.
+fn add_merges(launch: &Launch, ledger: &Ledger, costs: &mut [Cost]) {
+    // These are in other books.
+    if launch.is_guest || launch.free_slot().is_some() {
+        return;
+    }
+    let counts = launch.covered_by_slot(ledger);
+    let mut smallest: Vec<_> = counts.iter().copied().filter(|&sms| sms > 0).collect();
+    smallest.sort_unstable();
+    let blocks = smallest.iter().take(2).sum::<u32>() * launch.spec.blocks_per_sm;
+    let merge = launch.spec.overhead() * blocks;
+    for (sm, cost) in (0..).zip(costs).filter(|&(sm, _)| launch.range.contains(sm)) {
+        if ledger.slot(sm).is_none_or(|slot| counts[usize::from(slot)] > 1) {
+            cost.drops += merge;
         }
     }
 }

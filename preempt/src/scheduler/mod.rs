@@ -94,7 +94,7 @@ pub(crate) use runtime::interleavings::{Testbed, explore};
 pub use runtime::opaque::Opaque;
 pub(crate) use runtime::shared::Helper;
 pub(crate) use runtime::shared::Shared;
-use runtime::shared::{Closer, Settings};
+use runtime::shared::{Closer, POLLER_SPIN, Settings};
 
 /// Orders the launches and copies of all threads on one device.
 ///
@@ -146,7 +146,7 @@ impl Scheduler {
             texts: Vec::new(),
             settings: Settings {
                 wait_spin: Duration::from_micros(50),
-                poller_spin: Duration::from_millis(1),
+                poller_spin: POLLER_SPIN,
                 preemption: Preemption::default(),
                 longest_plain: LONGEST_PLAIN,
                 armed_for: ARMED_FOR,

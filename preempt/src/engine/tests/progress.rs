@@ -222,14 +222,14 @@ fn what_was_looked_at_is_decided_again() {
     assert_eq!(*again.lock().expect("no panic"), *seen.lock().expect("no panic"));
 }
 
-/// A launch has SMs again that it has lost, with a cohort more each time, until it can have one more at most. Then it costs most to
+/// A launch has SMs again that it has lost, with a cohort more each time, until it can have no more. Then it costs most to
 /// take an SM of the cohort that has others.
 #[test]
 fn sms_cost_a_merge_where_their_launch_has_no_further_cohorts() {
     const SMS: u32 = 12;
     let queues = QueueCount { normal: 2 * COHORT_SLOTS as u32, ..QUEUES };
-    let requeued = Duration::from_micros(40);
-    let long = LaunchSpec { leaving: Leaving::Dropping, requeued, ..spec(1200) };
+    let yield_overhead = Duration::from_micros(40);
+    let long = LaunchSpec { leaving: Leaving::Dropping, yield_overhead, ..spec(1200) };
     let (mut engine, seen, _) = engine_of(SMS, queues, long);
     // A limit that no rest fits, so that a look is due.
     let limit = Some(Duration::from_micros(1));
@@ -249,11 +249,11 @@ fn sms_cost_a_merge_where_their_launch_has_no_further_cohorts() {
         seen.iter().rev().find(|costs| costs.iter().any(|&cost| cost > 0)).expect("seen").clone()
     };
     let told = |cheapest: u32| (0..SMS).map(move |sm| if sm == cheapest { 10 } else { 100 });
-    let last = COHORT_SLOTS as u32 - 2;
+    let last = COHORT_SLOTS as u32 - 1;
     for sm in 0..last {
         assert_eq!(take(sm), told(sm).collect::<Vec<_>>(), "{sm}");
     }
-    // Two cohorts of one SM each would do 40 us again. To take theirs leaves a slot.
+    // Two cohorts of one SM each would stop for 40 us. To take theirs frees a slot.
     let merge = |sm| if sm < last { 0 } else { 2 * 40 };
     let expected: Vec<_> = (0..).zip(told(last)).map(|(sm, cost)| cost + merge(sm)).collect();
     assert_eq!(take(last), expected);

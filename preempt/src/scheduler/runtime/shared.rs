@@ -45,7 +45,10 @@ const FOREIGN_TIMEOUT: Duration = Duration::from_millis(1);
 /// Time, at most, that the poller waits for the device before it looks by itself.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Time between two checks, meanwhile, that such a device still works.
+/// Time that the poller spins after something happened, by default.
+pub(in crate::scheduler) const POLLER_SPIN: Duration = Duration::from_millis(1);
+
+/// Time between two checks, while it spins beside work in flight, that the device still works.
 const FAULT_CHECK: Duration = Duration::from_millis(10);
 
 /// Time, at most, that dropping a scheduler waits for running kernels to stop.
@@ -170,7 +173,8 @@ impl Shared {
             poller: OnceLock::new(),
             join: Mutex::new(None),
         });
-        let spins = !poller_spin.is_zero() && shared.device.inner.capabilities.is_polled;
+        // Within the time that is the default, caches are still warm from what has happened.
+        let spins = poller_spin > POLLER_SPIN && shared.device.inner.capabilities.is_polled;
         // Decisions that cost nothing need no warm caches.
         let warm_up = spins.then(|| WarmUp::new(&shared.device, settings));
         let warm_up = warm_up.filter(|of| !of.period.is_zero());
@@ -483,9 +487,12 @@ impl Shared {
             }
             let spins = device.capabilities.is_polled && !looked.is_over;
             if spins && now - active < self.poller_spin {
-                if looked.is_busy && now - checked > FAULT_CHECK {
+                if !looked.is_busy {
+                    // The next launch finds faults, and is not to wait for a question about them.
                     checked = now;
-                    // A wait checks for faults, and this one ends at once. With nothing in flight, the next launch finds them.
+                } else if now - checked > FAULT_CHECK {
+                    checked = now;
+                    // A wait checks for faults, and this one ends at once.
                     device.wait(mark, Duration::ZERO);
                 }
                 self.combiner.attend();
