@@ -258,3 +258,38 @@ fn sms_cost_a_merge_where_their_launch_has_no_further_cohorts() {
     let expected: Vec<_> = (0..).zip(told(last)).map(|(sm, cost)| cost + merge(sm)).collect();
     assert_eq!(take(last), expected);
 }
+
+/// Blocks of one cohort may lie on SMs that another one of their launch is for.
+#[test]
+fn an_sm_costs_what_its_own_cohort_has_told_or_else_another_one() {
+    let limit = Some(Duration::from_micros(1));
+    let urgency = Urgency { priority: Priority(1), latency_limit: limit, ..Urgency::default() };
+    let submit = |engine: &mut Engine| {
+        let submission = Submission { urgency, ..submission(1, 1, spec(1)) };
+        engine.submit(Duration::ZERO, submission, &mut Vec::new())
+    };
+    for (of_others, expected) in [(vec![(0, 20)], [20, 100, 0, 60]), (vec![], [50, 100, 0, 60])] {
+        let (mut engine, seen, order) = engine(Leaving::Dropping);
+        // Two SMs are taken in turns, and given back to cohorts of their own. When the second one is taken, the first cohort's
+        // word grants the first one again.
+        for taken in [0, 2] {
+            let urgent = submit(&mut engine);
+            let tasks: Vec<_> =
+                (0..SMS).map(|sm| (sm, if sm == taken { 10 } else { 100 })).collect();
+            decide(&mut engine, Duration::ZERO, &tasks);
+            let posted = Posted { done: 1, amortize: 1 };
+            let end = Event::CohortOut { op: urgent, slot: 0, posted };
+            engine.handle(Duration::ZERO, end, &mut Vec::new());
+            engine.settle(Duration::ZERO, &mut Vec::new());
+        }
+
+        submit(&mut engine);
+        let look = |queues: &[QueueIndex]| -> Vec<Told> {
+            let of_first = [(0, 50), (1, 100), (2, 70), (3, 60)];
+            let of = |queue| if queue == order.queue { &of_first[..] } else { &of_others };
+            queues.iter().map(|&queue| (queue, running(of(queue)))).collect()
+        };
+        engine.settle_by(Duration::ZERO, &look, &mut Vec::new());
+        assert_eq!(seen.lock().expect("no panic").last(), Some(&expected.to_vec()));
+    }
+}
