@@ -343,7 +343,7 @@ impl Launch {
     /// The number of its SMs for which the cohort in each slot was launched.
     pub fn covered_by_slot(&self, books: &Ledger) -> [u32; COHORT_SLOTS] {
         let mut counts = books.covered_by_slot(self.range);
-        // One that is out may have left SMs by itself.
+        // A cohort that is out may have left SMs by itself, which keep its slot's number.
         for (count, cohort) in counts.iter_mut().zip(&self.cohorts) {
             *count *= u32::from(cohort.is_some());
         }

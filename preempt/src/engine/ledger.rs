@@ -12,9 +12,9 @@ pub(super) struct Ledger {
     owners: Vec<Option<LaunchId>>,
     /// The SMs with another owner than the SM before.
     borders: SmSet,
-    /// The SMs for which blocks were launched since their owners got them, and in which of its owner's slots the cohort of each of
-    /// these is.
+    /// The SMs for which blocks were launched since their owners got them.
     covered: SmSet,
+    /// The slot, of its owner's, in which the cohort is that was launched for each of these, if that is known.
     slots: Vec<Option<u8>>,
     /// Of the other SMs, those that the owner took from a launch that has yet to leave.
     taken: SmSet,

@@ -131,8 +131,8 @@ impl Looks<'_> {
     fn costs(&self, told: &[Told], ops: &SlotMap<OpKey, Op>, ledger: &Ledger) -> Vec<Cost> {
         let sms = ledger.sms();
         let mut costs = vec![Cost::default(); if told.is_empty() { 0 } else { sms as usize }];
-        // As other cohorts of its launch have told it than the one that was launched for the SM: mostly what blocks did there before
-        // they left. It counts where that one has told nothing, because its blocks may lie elsewhere.
+        // By what cohorts that were launched for other SMs have told: mostly of what blocks did there before they left. It
+        // counts where the SM's own cohort has told nothing, because its blocks may lie elsewhere.
         let mut strays = costs.clone();
         let mut has_own = SmSet::new(costs.len());
         for (queue, running) in told {
