@@ -69,6 +69,17 @@ struct Cost {
     drops: Duration,
 }
 
+impl Cost {
+    /// Both as one time, of work. The wait for ends costs the SM; where it is longer than the newcomer's limit, the newcomer waits, too,
+    /// and that counts as work of all `sms` SMs. It is the more urgent launch, so it waits only where that saves the other one as
+    /// much: an SM whose block-tasks are spent comes after those where some are dropped.
+    fn weighed(self, limit: StopLimit, sms: u32) -> Duration {
+        let Cost { ends, drops } = self;
+        let late = ends.saturating_sub(Duration::from_nanos(limit.nanos()));
+        ends + drops + late.saturating_mul(sms.saturating_sub(1))
+    }
+}
+
 impl SmCosts {
     /// Notes that the policy was told of a launch.
     pub fn came(&mut self, launch: OpKey) {
@@ -112,7 +123,7 @@ impl Looks<'_> {
             });
             self.costs(told, ops, ledger)
         });
-        costs.get(sm as usize).map_or(Duration::ZERO, |cost| cost.ends + cost.drops)
+        costs.get(sm as usize).map_or(Duration::ZERO, |cost| cost.weighed(self.limit, ledger.sms()))
     }
 
     /// The queues whose blocks tell how far they are, if the decision is to depend on that.

@@ -326,8 +326,9 @@ pub trait DeviceView {
 
     /// What it costs to take this SM from the launch that has it, by how far the block-tasks there are: the time until those
     /// have ended that blocks end first, as they do those that were dropped twice, and what blocks do again of those that they
-    /// drop. Zero where nothing is known, and the SMs of a launch are alike then. Chimera chooses SMs by it (Park et al.,
-    /// ASPLOS 2015, section 3.3).
+    /// drop. As long as the new launch waits for ends beyond its latency limit, at once without one, that time counts for each
+    /// of the device's SMs. Zero where nothing is known, and the SMs of a launch are alike then. Chimera chooses SMs by what
+    /// they lose within the limit (Park et al., ASPLOS 2015, section 3.3).
     ///
     /// It is known of launches whose duration is predicted, and whose block-tasks take more than twice as long as a stop; in the
     /// first decision after a launch has come that does not need all SMs, if that has a latency limit or may have to wait for

@@ -89,8 +89,8 @@ fn what_is_known_of_block_tasks_is_a_cost_in_one_decision() {
     let cases = [
         // What is done is done again.
         (Leaving::Dropping, [150, 100, 200, 0]),
-        // The last one on the SM ends.
-        (Leaving::AtEnd, [450, 400, 300, 0]),
+        // The last one on the SM ends; what is beyond the limit counts for each SM.
+        (Leaving::AtEnd, [450 + 449 * 3, 400 + 399 * 3, 300 + 299 * 3, 0]),
         (Leaving::Switching, [0; 4]),
     ];
     for (leaving, expected) in cases {
@@ -160,13 +160,45 @@ fn a_look_is_due_where_a_block_task_may_have_been_dropped_as_often_as_it_may() {
         (vec![100, 200, 1500], 1600, false),
     ];
     for (taken, then, expected) in cases {
-        let us = Duration::from_micros;
         let (mut engine, _, order) = engine(Leaving::Dropping);
-        let op = engine.queues.heads().find(|head| head.0 == order.queue).map(|head| head.1);
-        let op = op.and_then(|op| engine.ops.get_mut(op)).and_then(|op| op.launch.as_mut());
-        let launch = op.expect("it runs");
-        taken.iter().for_each(|&at| launch.count_yield(us(at)));
-        assert_eq!(is_watched(&mut engine, us(then), None), expected, "{taken:?}, {then}");
+        count_yields(&mut engine, &order, &taken);
+        let then = Duration::from_micros(then);
+        assert_eq!(is_watched(&mut engine, then, None), expected, "{taken:?}, {then:?}");
+    }
+}
+
+/// Tells the engine that SMs were taken from its long launch at these microseconds.
+fn count_yields(engine: &mut Engine, order: &CohortOrder, at: &[u64]) {
+    let op = engine.queues.heads().find(|head| head.0 == order.queue).map(|head| head.1);
+    let op = op.and_then(|op| engine.ops.get_mut(op)).and_then(|op| op.launch.as_mut());
+    let launch = op.expect("it runs");
+    at.iter().for_each(|&at| launch.count_yield(Duration::from_micros(at)));
+}
+
+/// Block-tasks that were dropped as often as they may be run to their ends, and the new launch waits for them.
+#[test]
+fn a_launch_waits_for_ends_only_where_that_saves_as_much_on_all_sms() {
+    // Block-tasks of 500 us: SM, how long it has run, whether it is spent. With it, the SM that a launch without a limit gets.
+    let cases = [
+        ([(0, 400, true), (1, 250, false), (2, 350, false), (3, 410, true)], 1),
+        ([(0, 400, true), (1, 250, false), (2, 350, false), (3, 440, true)], 3),
+        ([(0, 400, true), (1, 100, true), (2, 410, true), (3, 100, true)], 2),
+    ];
+    for (tasks, expected) in cases {
+        let (mut engine, _, order) = engine(Leaving::Dropping);
+        count_yields(&mut engine, &order, &[600, 700]);
+        let urgent = engine.submit(Duration::ZERO, submission(1, 1, spec(1)), &mut Vec::new());
+        let look = |queues: &[QueueIndex]| -> Vec<Told> {
+            let running = tasks.map(|(sm, since, is_spent)| Running {
+                sm,
+                since: Duration::from_micros(since),
+                is_spent,
+            });
+            queues.iter().map(|&queue| (queue, running.to_vec())).collect()
+        };
+        engine.settle_by(Duration::from_micros(800), &look, &mut Vec::new());
+        let has = |sm: &u32| engine.owners()[*sm as usize] == Some(LaunchId(urgent));
+        assert_eq!((0..SMS).filter(has).collect::<Vec<_>>(), [expected], "{tasks:?}");
     }
 }
 
@@ -209,7 +241,10 @@ fn what_was_looked_at_is_decided_again() {
     first.submit(Duration::ZERO, submission(1, 1, spec(1)), &mut Vec::new());
     let tasks = [(0, 90), (1, 80), (2, 70), (3, 60)];
     assert_eq!(decide(&mut first, Duration::ZERO, &tasks), [order.queue]);
-    assert_eq!(seen.lock().expect("no panic").last(), Some(&vec![410, 420, 430, 440]));
+    assert_eq!(
+        seen.lock().expect("no panic").last(),
+        Some(&[410, 420, 430, 440].map(|ends| ends * u64::from(SMS)).to_vec())
+    );
     let steps = first.recorded().expect("a recording").steps.to_vec();
 
     let again = Seen::default();
