@@ -16,8 +16,8 @@ use crate::vocabulary::{
 pub(super) enum CohortPlace {
     /// Into a free queue, with the blocks that an SM gets, the SMs that they may use, and the plain launch that leaves these.
     Free { on_sm: u32, keeps_to: SmRange, over: Option<OpKey> },
-    /// Behind another launch, with what the queue may use.
-    Behind(After),
+    /// Behind another launch, with the SMs that its blocks may use.
+    Behind { after: After, keeps_to: SmRange },
     /// Into a free queue, behind a gate, with the plain launch that leaves SMs to it.
     Gated { over: Option<OpKey> },
 }
@@ -40,10 +40,11 @@ impl Engine {
         let mut signalled = false;
         for cohort in launch.cohorts.iter().flatten() {
             let queue = cohort.queue;
-            let range = ledger::kept(self.queues.range(queue), launch.range, sms);
-            let loses = range != self.queues.range(queue);
-            // Blocks that were given more time are told again.
-            if loses || self.queues.is_slower(queue, limit) {
+            let granted = self.queues.range_of(queue, key);
+            let range = ledger::kept(granted, launch.range, sms);
+            let loses = range != granted;
+            // Those behind it may use more than its own word grants. Blocks that were given more time are told again.
+            if range != self.queues.word(queue) || self.queues.is_slower(queue, limit) {
                 let signal = self.queues.signal(queue, range, limit);
                 actions.push(Action::Signal { queue, signal });
             }
@@ -268,18 +269,21 @@ impl Engine {
     /// The SMs outside of a launch's range that are free beside others' cohorts at the head of all queues but this one.
     fn sms_outside(&self, range: SmRange, key: OpKey, queue: Option<QueueIndex>) -> f64 {
         let sms = self.ledger.sms();
-        let mut free = f64::from(sms - ledger::count(range, sms));
+        let outside = f64::from(sms - ledger::count(range, sms));
+        let mut free = outside;
         let is_other =
             |&(head, op, _): &(QueueIndex, OpKey, usize)| Some(head) != queue && op != key;
         for (head, op, slot) in self.queues.heads().filter(is_other) {
             let Some(Op { launch: Some(other), .. }) = self.ops.get(op) else { continue };
             let Some(cohort) = &other.cohorts[slot] else { continue };
-            // The spare blocks have left.
-            let most = match self.queues.range(head) {
-                SmRange::ALL | SmRange::EMPTY => cohort.blocks,
-                part => other.room(ledger::count(part, sms), false),
+            let blocks = match self.queues.range(head) {
+                SmRange::EMPTY => f64::from(cohort.blocks),
+                // The hardware has spread them over all SMs.
+                SmRange::ALL => f64::from(cohort.blocks) * outside / f64::from(sms),
+                // The spare blocks have left.
+                part => f64::from(cohort.blocks.min(other.room(ledger::count(part, sms), false))),
             };
-            free -= f64::from(cohort.blocks.min(most)) / f64::from(other.spec.blocks_per_sm);
+            free -= blocks / f64::from(other.spec.blocks_per_sm);
         }
         free.max(0.0)
     }
@@ -335,7 +339,7 @@ impl Engine {
         let on_each = |range| blocks.div_ceil(ledger::count(range, self.ledger.sms()).max(1));
         let (on_sm, meets) = match *place {
             CohortPlace::Free { on_sm, .. } => (on_sm, self.meets(key, keeps_to)),
-            CohortPlace::Behind(_) => (on_each(launch.handover), self.meets(key, keeps_to)),
+            CohortPlace::Behind { .. } => (on_each(launch.handover), self.meets(key, keeps_to)),
             // It begins at any time, beside others than now.
             CohortPlace::Gated { .. } => (on_each(launch.handover), 0),
         };
@@ -360,7 +364,7 @@ impl Engine {
         let sms = self.ledger.sms();
         let (after, over, keeps_to) = match place {
             CohortPlace::Free { keeps_to, over, .. } => (None, over, keeps_to),
-            CohortPlace::Behind(after) => (Some(after), None, self.queues.range(queue)),
+            CohortPlace::Behind { after, keeps_to } => (Some(after), None, keeps_to),
             CohortPlace::Gated { over } => (None, over, SmRange::ALL),
         };
         let gated = matches!(place, CohortPlace::Gated { .. });
@@ -463,7 +467,8 @@ impl Engine {
             Phase::Active => last.range,
             Phase::Finished => return false,
         };
-        let range = intersection(handover, self.queues.range(queue), sms);
+        let granted = self.queues.word(queue);
+        let range = intersection(handover, granted, sms);
         let (Some(used), Some(cohort)) = (last.control, &last.cohorts[slot]) else { return false };
         let (plain, shares) = (last.spec.plain, last.shares);
         if plain && !self.may_queue_plain(next, queue) {
@@ -520,15 +525,16 @@ impl Engine {
         // Without other launches it can have more than its predecessor.
         let most = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
         let wanted = launch.need(sms).min(most);
-        let keeps_to = self.queues.range(queue);
+        let is_part = granted != SmRange::ALL;
         let place = Place::Behind {
             own: launch.room(ledger::count(range, sms), false),
             room: launch.room(wanted, range.contains(sms - 1)),
-            is_part: keeps_to != SmRange::ALL,
+            is_part,
         };
         let work = launch.work(0, sms, &self.costs);
         let others = || self.ledger.has_others(range);
-        let outside = || self.sms_outside(keeps_to, next, Some(queue));
+        let confined_to = if is_part { granted } else { range };
+        let outside = || self.sms_outside(confined_to, next, Some(queue));
         let Some(shape) = work.shape(place, others, outside) else { return false };
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(next) else { return false };
         if has_either {
@@ -536,7 +542,10 @@ impl Engine {
         }
         // All of it, because the next launch may fill more than this one.
         launch.handover = range;
-        self.put(next, (0, queue), shape, CohortPlace::Behind(after), actions);
+        let keeps_to = if shape.keeps_to_own { confined_to } else { granted };
+        // What gates tell is to be newer than its word.
+        self.agenda.foresees |= keeps_to != granted;
+        self.put(next, (0, queue), shape, CohortPlace::Behind { after, keeps_to }, actions);
         true
     }
 
@@ -581,7 +590,7 @@ impl Engine {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
         launch.start(now);
         let Some(queue) = launch.queue.filter(|_| !launch.is_out()) else { return };
-        let keeps_to = self.queues.range(queue);
+        let keeps_to = self.queues.range_of(queue, key);
         let Takeover { range, fits } = launch.takeover(
             handover,
             keeps_to,

@@ -24,9 +24,25 @@ struct DeviceQueue {
     limit: StopLimit,
     before: SmRange,
     /// The cohorts on the device, first to run first.
-    cohorts: VecDeque<(OpKey, usize)>,
+    cohorts: VecDeque<Queued>,
     /// Whether the first of these is behind a gate.
     gated: bool,
+}
+
+/// A cohort in a queue.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    op: OpKey,
+    slot: usize,
+    /// The SMs that the word in its parameter grants where these are fewer than those of the queue's, which is older.
+    own: Option<SmRange>,
+}
+
+impl DeviceQueue {
+    /// The SMs that a cohort there may use.
+    fn granted(&self, cohort: &Queued) -> SmRange {
+        cohort.own.unwrap_or(self.range)
+    }
 }
 
 impl DeviceQueues {
@@ -66,8 +82,8 @@ impl DeviceQueues {
         self.count.level(queue)
     }
 
-    /// Puts a cohort at the end of a queue. Returns the word for its parameter, which grants `range` if the queue was
-    /// empty.
+    /// Puts a cohort at the end of a queue. Returns the word for its parameter, which grants `range`: that of an empty queue
+    /// becomes the queue's, and another one is the cohort's alone. A later word of the queue takes its place.
     pub fn enter(
         &mut self,
         queue: QueueIndex,
@@ -77,9 +93,14 @@ impl DeviceQueues {
         if self.is_free(queue) {
             self.signal(queue, range, StopLimit::SOONEST);
         }
-        self.change(queue, |queue| queue.cohorts.push_back((op, slot)));
-        let queue = &mut self.all[queue as usize];
-        Signal::new(queue.epoch, queue.range)
+        let of = &mut self.all[queue as usize];
+        let own = (range != of.range).then_some(range);
+        // The newer word counts.
+        of.epoch += 2 * u64::from(own.is_some());
+
+        let word = Signal::new(of.epoch, range);
+        self.change(queue, |queue| queue.cohorts.push_back(Queued { op, slot, own }));
+        word
     }
 
     /// Notes that the cohort which was put into a queue last, the only one there, is behind a gate.
@@ -90,7 +111,7 @@ impl DeviceQueues {
     /// The first cohort of each queue that was put behind a gate there.
     pub fn gated(&self) -> impl Iterator<Item = OpKey> {
         let gated = self.all.iter().filter(|queue| queue.gated);
-        gated.filter_map(|queue| queue.cohorts.front().map(|&(op, _)| op))
+        gated.filter_map(|queue| queue.cohorts.front().map(|cohort| cohort.op))
     }
 
     /// Whether one queue more can hold something behind something else.
@@ -107,9 +128,9 @@ impl DeviceQueues {
     /// Takes a cohort out that has left.
     pub fn leave(&mut self, queue: QueueIndex, op: OpKey, slot: usize) {
         self.change(queue, |queue| {
-            let first = queue.cohorts.front().copied();
-            queue.cohorts.retain(|&cohort| cohort != (op, slot));
-            queue.gated &= first == queue.cohorts.front().copied();
+            let is_it = |cohort: &Queued| (cohort.op, cohort.slot) == (op, slot);
+            queue.gated &= !queue.cohorts.front().is_some_and(is_it);
+            queue.cohorts.retain(|cohort| !is_it(cohort));
         });
     }
 
@@ -133,12 +154,14 @@ impl DeviceQueues {
 
     /// Makes a word that is newer than all before it, whose blocks leave other SMs within `limit`.
     pub fn signal(&mut self, queue: QueueIndex, range: SmRange, limit: StopLimit) -> Signal {
+        let before = self.range(queue);
         let queue = &mut self.all[queue as usize];
         queue.epoch += 2;
-        if queue.range != range {
-            queue.before = queue.range;
+        if before != range {
+            queue.before = before;
         }
         (queue.range, queue.limit) = (range, limit);
+        queue.cohorts.iter_mut().for_each(|cohort| cohort.own = None);
         Signal::within(queue.epoch, range, limit)
     }
 
@@ -154,27 +177,40 @@ impl DeviceQueues {
         before.contains(sm) && !range.contains(sm)
     }
 
-    /// The SMs that the queue's cohorts may use.
+    /// The SMs that the first cohort of a queue may use.
     pub fn range(&self, queue: QueueIndex) -> SmRange {
+        let queue = &self.all[queue as usize];
+        queue.cohorts.front().map_or(queue.range, |cohort| queue.granted(cohort))
+    }
+
+    /// The SMs that a launch's cohorts in a queue may use.
+    pub fn range_of(&self, queue: QueueIndex, op: OpKey) -> SmRange {
+        let queue = &self.all[queue as usize];
+        let of = queue.cohorts.iter().find(|cohort| cohort.op == op);
+        of.map_or(queue.range, |cohort| queue.granted(cohort))
+    }
+
+    /// The SMs that the last word of a queue grants: to all of its cohorts but those whose own word is newer.
+    pub fn word(&self, queue: QueueIndex) -> SmRange {
         self.all[queue as usize].range
     }
 
     /// The first cohort in each queue that has any.
     pub fn heads(&self) -> impl Iterator<Item = (QueueIndex, OpKey, usize)> {
         let head = |(queue, of): (QueueIndex, &DeviceQueue)| {
-            of.cohorts.front().map(|&(op, slot)| (queue, op, slot))
+            of.cohorts.front().map(|cohort| (queue, cohort.op, cohort.slot))
         };
         (0..).zip(&self.all).filter_map(head)
     }
 
     /// The launches behind the first one.
     pub fn behind_first(&self, queue: QueueIndex) -> impl Iterator<Item = OpKey> {
-        self.all[queue as usize].cohorts.iter().skip(1).map(|&(op, _)| op)
+        self.all[queue as usize].cohorts.iter().skip(1).map(|cohort| cohort.op)
     }
 
     /// The launches with cohorts in a queue.
     pub fn launches(&self, queue: QueueIndex) -> impl Iterator<Item = OpKey> {
-        self.all[queue as usize].cohorts.iter().map(|&(op, _)| op)
+        self.all[queue as usize].cohorts.iter().map(|cohort| cohort.op)
     }
 
     /// How many cohorts are behind the first one.
@@ -197,6 +233,37 @@ impl DeviceQueues {
             1 if !gated => self.may_chain(),
             length => length < QUEUE_CAPACITY,
         };
-        cohorts.back().filter(|_| has_room).copied()
+        cohorts.back().filter(|_| has_room).map(|cohort| (cohort.op, cohort.slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slotmap::KeyData;
+
+    use super::*;
+
+    #[test]
+    fn a_cohorts_own_word_counts_until_there_is_a_newer_one() {
+        let count = QueueCount { normal: 1, urgent: 0, levels: 0, chains: 1 };
+        let mut queues = DeviceQueues::new(count);
+        let [first, second, third] = [1, 2, 3].map(|key| OpKey::from(KeyData::from_ffi(key)));
+        let (own, less) = (SmRange::new(2, 6), SmRange::new(2, 4));
+        let all = queues.enter(0, (first, 0), SmRange::ALL);
+        let gate = queues.next_word(0, SmRange::ALL, StopLimit::SOONEST);
+        let word = queues.enter(0, (second, 0), own);
+        assert_eq!((all.range(), word.range()), (SmRange::ALL, own));
+        assert!(word.is_newer(gate), "whatever was to be told before");
+        assert!(queues.next_word(0, less, StopLimit::SOONEST).is_newer(word));
+        assert_eq!(queues.enter(0, (third, 0), SmRange::ALL).range(), SmRange::ALL);
+        let granted = |queues: &DeviceQueues| {
+            (queues.range(0), [first, second, third].map(|op| queues.range_of(0, op)))
+        };
+        assert_eq!(granted(&queues), (SmRange::ALL, [SmRange::ALL, own, SmRange::ALL]));
+        queues.leave(0, first, 0);
+        assert_eq!((queues.range(0), queues.word(0)), (own, SmRange::ALL));
+        assert!(queues.signal(0, less, StopLimit::SOONEST).is_newer(word));
+        assert_eq!(granted(&queues), (less, [less; 3]));
+        assert_eq!([3, 5, 7].map(|sm| queues.has_lost(0, sm)), [false, true, false]);
     }
 }

@@ -84,9 +84,17 @@ pub(super) struct Shape {
 }
 
 impl Work<'_> {
-    /// Whether there are more block-tasks than the device holds blocks. So spare blocks find a block-task that is left.
-    fn crowds(&self) -> bool {
-        !self.is_plain && self.tasks > self.most
+    /// Whether there are more block-tasks than this room holds blocks. So blocks for it that have left elsewhere leave no
+    /// block-task without a block: those that stay pull all of them.
+    fn crowds(&self, room: u32) -> bool {
+        !self.is_plain && self.tasks > room
+    }
+
+    /// Whether it crowds this room, and takes so long there that to launch spare blocks costs less than to lie among others'
+    /// blocks.
+    fn crowds_for_long(&self, room: u32) -> bool {
+        let there = |took: Duration| took.saturating_mul(self.most) / room.max(1);
+        self.crowds(room) && self.predicted.is_some_and(|took| self.costs.is_long(there(took)))
     }
 
     /// Whether it is long, and has a block for each task in this room.
@@ -101,34 +109,33 @@ impl Work<'_> {
     pub fn shape(
         &self,
         place: Place,
-        has_others: impl FnOnce() -> bool,
+        has_others: impl Fn() -> bool,
         outside: impl FnOnce() -> f64,
     ) -> Option<Shape> {
         match place {
             Place::Free { sms, room, has_blocks, is_taken, spills, strangers, is_beside } => {
+                let crowds = self.crowds(room);
                 let blocks = room.min(self.bare);
                 // One block can keep all of another kernel out of an SM, which has divided its memory for it. Of many
                 // block-tasks, those whose blocks left are for the others. Of few, they would wait until these have ended.
-                let gains = match self.crowds() {
-                    true => strangers < sms,
-                    false => {
-                        let out = strangers.saturating_mul(self.blocks_per_sm);
-                        self.has_long_few(room) && out <= room - blocks
-                    }
+                let gains = crowds || {
+                    let out = strangers.saturating_mul(self.blocks_per_sm);
+                    self.has_long_few(room) && out <= room - blocks
                 };
                 let finds_room = !has_blocks && !is_taken && gains;
-                let has_to = is_beside && self.crowds();
+                let has_to = is_beside && crowds;
                 let most_spills = if has_to { SPILLS } else { 0 };
                 if spills <= most_spills && (finds_room || has_to) && has_others() {
                     // As many on each SM as on its own.
-                    let each =
-                        if self.crowds() { self.blocks_per_sm } else { blocks.div_ceil(sms) };
+                    let each = if crowds { self.blocks_per_sm } else { blocks.div_ceil(sms) };
                     let spare = (outside() * f64::from(each)) as u32;
                     // The last SM may hold fewer. With a block for each task, those of spare blocks would be left over.
-                    let most = if self.crowds() { self.most.saturating_sub(blocks) } else { spare };
+                    let most = if crowds { self.most.saturating_sub(blocks) } else { spare };
                     let spare = spare.min(most);
                     if spare > 0 || has_to {
-                        let (blocks, is_thin) = (blocks + spare, !finds_room || spare == 0);
+                        // There may be a stranger on each SM. Those of a more urgent launch are gone with it.
+                        let is_thin = !finds_room || spare == 0 || has_to && strangers >= sms;
+                        let blocks = blocks + spare;
                         return Some(Shape { blocks, keeps_to_own: true, hands: 0, is_thin });
                     }
                 }
@@ -140,17 +147,20 @@ impl Work<'_> {
             }
             Place::Behind { own, room, is_part } => {
                 // The hardware places some of its blocks outside of a part.
-                let is_lost =
-                    if is_part { !self.crowds() } else { self.has_long_few(own) && has_others() };
+                let is_lost = match is_part {
+                    true => !self.crowds(own),
+                    false => self.has_long_few(own) && has_others(),
+                };
                 if is_lost {
                     return None;
                 }
-                let spare = match is_part {
+                let keeps_to_own = is_part || self.crowds_for_long(own) && has_others();
+                let spare = match keeps_to_own {
                     true => (outside() * f64::from(self.blocks_per_sm)) as u32,
                     false => 0,
                 };
                 let blocks = (room + spare).min(self.bare);
-                Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
+                Some(Shape { blocks, keeps_to_own, hands: 0, is_thin: false })
             }
         }
     }
@@ -270,6 +280,8 @@ mod tests {
         let urgent = Of { is_beside: true, ..OTHERS };
         let gated = (Place::Gated { room: 8 }, true);
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
+        // On its SMs it takes so many gaps, and half of that on the device.
+        let half = |gaps| Work { predicted: Some(gaps * Costs::h200().gap() / 2), ..work(100) };
         vec![
             ("alone, it fills the device", work(100), alone, 0.0, anywhere(16)),
             ("alone, with few tasks", work(3), alone, 0.0, anywhere(3)),
@@ -277,10 +289,10 @@ mod tests {
             ("the last SM holds fewer", Work { most: 14, ..work(100) }, two, 2.0, apart(14)),
             ("no room for spare blocks", work(100), two, 0.1, anywhere(8)),
             ("half an SM is free", work(100), two, 0.5, apart(10)),
-            ("no more tasks than the device holds", work(16), two, 2.0, anywhere(8)),
-            ("one more", work(17), two, 2.0, apart(16)),
+            ("no more tasks than its SMs hold", work(8), two, 2.0, anywhere(8)),
+            ("one more", work(9), two, 2.0, apart(16)),
             ("long, with a block for each task", long(6), two, 2.0, apart(12)),
-            ("long, with two tasks for some blocks", long(9), two, 2.0, anywhere(8)),
+            ("long, with two tasks for some blocks", long(9), two, 2.0, apart(16)),
             ("short, with a block for each task", work(6), two, 2.0, anywhere(6)),
             ("crowded, alone", work(100), free(2, Of::default()), 2.0, anywhere(8)),
             (
@@ -341,12 +353,12 @@ mod tests {
                 2.0,
                 anywhere(8),
             ),
-            ("the same, with few tasks", work(16), free(2, urgent), 2.0, anywhere(8)),
+            ("the same, with few tasks", work(8), free(2, urgent), 2.0, anywhere(8)),
             ("crowded, a stranger on one SM", work(100), among(1), 2.0, apart(16)),
-            ("crowded, on both", work(100), among(2), 2.0, anywhere(8)),
+            ("crowded, on both", work(100), among(2), 2.0, apart(16)),
             ("long, room beside a stranger", long(4), among(1), 2.0, apart(8)),
             ("long, none", long(5), among(1), 2.0, anywhere(5)),
-            ("some tasks have blocks", Work { bare: 2, ..work(10) }, two, 2.0, anywhere(2)),
+            ("some tasks have blocks", Work { bare: 2, ..work(8) }, two, 2.0, anywhere(2)),
             ("a plain grid", plain(100), two, 2.0, anywhere(8)),
             ("a small plain grid", plain(6), two, 2.0, anywhere(6)),
             ("behind a gate", work(100), gated, 2.0, waiting(8)),
@@ -354,18 +366,24 @@ mod tests {
             ("behind a gate, long, with a block for each task", long(6), gated, 2.0, waiting(6)),
             ("behind", work(100), behind(false, true), 2.0, waiting(8)),
             ("behind, with few tasks", work(3), behind(false, true), 2.0, waiting(3)),
-            ("behind in a part, crowded", work(100), behind(true, true), 2.0, waiting(16)),
+            ("behind in a part, crowded", work(100), behind(true, true), 2.0, apart(16)),
             (
-                "behind in a part, with few for spare blocks",
-                work(16),
+                "behind in a part, with a task for each block",
+                work(8),
                 behind(true, true),
                 2.0,
                 None,
             ),
+            ("behind in a part, one more", work(9), behind(true, true), 2.0, apart(9)),
             ("behind, long, with a block for each task", long(8), behind(false, true), 2.0, None),
             ("the same without others", long(8), behind(false, false), 2.0, waiting(8)),
-            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, waiting(8)),
-            ("a plain grid behind another", plain(8), behind(false, true), 2.0, waiting(8)),
+            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, apart(9)),
+            ("behind, long and crowded", long(100), behind(false, true), 2.0, apart(16)),
+            ("the same, no SM outside is free", long(100), behind(false, true), 0.0, apart(8)),
+            ("the same without others", long(100), behind(false, false), 2.0, waiting(8)),
+            ("behind, long on half of the SMs", half(10), behind(false, true), 2.0, apart(16)),
+            ("behind, shorter", half(9), behind(false, true), 2.0, waiting(8)),
+            ("a plain grid behind another", plain(100), behind(false, true), 2.0, waiting(8)),
         ]
     }
 

@@ -66,17 +66,92 @@ fn a_long_launch_beside_another_one_is_confined() {
 }
 
 #[test]
-fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
-    // Of two SMs, five blocks of another launch may be on both. Spare blocks would all go where they have to leave.
-    let (_, _, order) = beside(5, 0, false);
-    assert_eq!((order.signal.range(), order.blocks), (SmRange::ALL, 8));
-    // Of three SMs, two of them leave one at least.
-    let (_, _, order) = beside(2, 0, false);
-    assert_ne!(order.signal.range(), SmRange::ALL);
-    // Beside a more urgent one it is confined all the same: its blocks would keep others of that out.
-    let (engine, ops, order) = beside(5, 1, false);
-    assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 11));
-    assert!(engine.ops[ops[1]].launch.as_ref().is_some_and(|launch| launch.thin));
+fn a_long_launch_is_confined_among_blocks_that_may_lie_anywhere() {
+    // Of the room on the other two SMs, half of five blocks of the other launch take their part.
+    let (engine, ops, order) = beside(5, 0, false);
+    assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 8 + 5));
+    let is_thin = |engine: &Engine| engine.ops[ops[1]].launch.as_ref().is_some_and(|of| of.thin);
+    assert!(!is_thin(&engine), "to be filled up it would have to stop again and again");
+    // Those of a more urgent one end with it.
+    let (engine, _, order) = beside(5, 1, false);
+    assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 8 + 5));
+    assert!(is_thin(&engine));
+}
+
+/// Of four SMs, the first stream has two beside another one, and all alone.
+#[derive(Default)]
+struct Halves(Vec<(u32, LaunchId)>);
+
+impl Policy for Halves {
+    fn name(&self) -> &str {
+        "halves"
+    }
+
+    fn arrived(&mut self, _: Duration, launch: Arrival) {
+        self.0.push((launch.stream, launch.id));
+    }
+
+    fn departed(&mut self, _: Duration, launch: LaunchId) {
+        self.0.retain(|of| of.1 != launch);
+    }
+
+    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
+        for &(stream, launch) in &self.0 {
+            let range = match (self.0.len(), stream) {
+                (1, _) => SmRange::new(0, 4),
+                (_, 0) => SmRange::new(0, 2),
+                _ => SmRange::new(2, 4),
+            };
+            plan.grant(launch, range);
+        }
+    }
+}
+
+/// The queue grants all SMs, since the blocks of its first launch had to wait for others to leave.
+#[test]
+fn a_long_launch_keeps_to_its_sms_in_a_queue_that_grants_all() {
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(Halves::default()));
+    let submit = |engine: &mut Engine, stream: u32, tasks: u32, gaps: u32| {
+        let mut actions = Vec::new();
+        let predicted = Some(gaps * Costs::h200().gap());
+        let spec = LaunchSpec { predicted, ..four(tasks) };
+        let op = engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions);
+        engine.settle(Duration::ZERO, &mut actions);
+        while engine.may_go_ahead() {
+            engine.go_ahead(Duration::ZERO, &mut actions);
+        }
+        (op, actions)
+    };
+    let cohort = |(op, actions): (OpKey, Vec<Action>)| {
+        (op, launched(&actions, op).pop().expect("on the device"))
+    };
+    let (batch, beside) = cohort(submit(&mut engine, 1, 100, 1000));
+    let (first, order) = cohort(submit(&mut engine, 0, 8, 1));
+    let queue = order.queue;
+    assert_eq!(order.signal.range(), SmRange::ALL);
+    let (long, order) = cohort(submit(&mut engine, 0, 100, 5));
+    let own = SmRange::new(0, 2);
+    assert_eq!((order.queue, order.signal.range(), order.blocks), (queue, own, 8));
+    // A shorter one loses less among others than by spare blocks.
+    let (_, behind) = cohort(submit(&mut engine, 0, 100, 4));
+    assert_eq!((behind.queue, behind.signal.range()), (queue, SmRange::ALL));
+
+    // Until its turn comes, blocks of the one before it may lie anywhere.
+    assert_eq!(engine.queue_range(queue), SmRange::ALL);
+    out(&mut engine, first, 0, 8);
+    assert_eq!(engine.queue_range(queue), own);
+    // It gets the other SMs, and loses them again. Its cohort here has not lost any, and the one behind it has.
+    let grown = launched(&out(&mut engine, batch, beside.slot, 100), long);
+    assert!(matches!(grown[..], [CohortOrder { blocks: 8, .. }]), "{grown:?}");
+    let (_, actions) = submit(&mut engine, 1, 100, 1000);
+    let told = actions.iter().find_map(|action| match action {
+        Action::Signal { queue: of, signal } if *of == queue => Some(*signal),
+        _ => None,
+    });
+    let told = told.expect("a word");
+    assert_eq!((told.range(), told.is_newer(behind.signal)), (own, true));
+    out(&mut engine, long, order.slot, 50);
+    assert_eq!(engine.queue_range(queue), own, "of the one behind it, too");
 }
 
 /// Kernels whose blocks may meet on an SM have its memory divided alike: a block keeps those out that want it otherwise.
@@ -404,7 +479,7 @@ fn a_launch_in_a_confined_queue_gets_the_other_sms_when_its_turn_comes() {
 fn a_small_launch_is_not_queued_in_a_confined_queue() {
     let (mut engine, ops, _) = beside_a_small_one(false);
     let mut actions = Vec::new();
-    let small = engine.submit(Duration::ZERO, submission(1, 0, four(16)), &mut actions);
+    let small = engine.submit(Duration::ZERO, submission(1, 0, four(12)), &mut actions);
     engine.go_ahead(Duration::ZERO, &mut actions);
     assert!(
         launched(&actions, small).is_empty(),

@@ -584,9 +584,12 @@ impl Core {
             {
                 self.estimates.made_room(launch.kernel, took.saturating_sub(predicted));
             }
-            // With more block-tasks than the device holds blocks, surplus blocks may have waited for room.
-            let none_waited = signal.range() == SmRange::ALL || tasks <= workers;
-            if let Some(stopped) = stopped.filter(|_| none_waited) {
+            // Where it kept to SMs that hold fewer blocks than it has block-tasks, spare blocks may have waited for room.
+            let sms = self.device.properties().sms.max(1);
+            let room = || (0..sms).filter(|&sm| signal.range().contains(sm)).count() as u32;
+            let none_waited =
+                || signal.range() == SmRange::ALL || tasks <= room() * (workers / sms);
+            if let Some(stopped) = stopped.filter(|_| none_waited()) {
                 self.estimates.stopped(launch.kernel, now.saturating_sub(stopped));
             }
         }
