@@ -288,12 +288,14 @@ impl Engine {
         free.max(0.0)
     }
 
-    /// The blocks of other launches that may be on these SMs, because no word keeps them to others: the hardware spreads them
-    /// over all SMs.
+    /// The blocks of other streams' launches that may be on these SMs, because no word keeps them to others: the hardware
+    /// spreads them over all SMs. Those of its own stream have left when it begins.
     fn strangers_on(&self, range: SmRange, key: OpKey) -> u32 {
         let sms = self.ledger.sms();
+        let stream = self.ops.get(key).map(|op| op.stream);
         let there = |&(head, op, _): &(QueueIndex, OpKey, usize)| {
-            op != key && !intersection(self.queues.range(head), range, sms).is_empty()
+            self.ops.get(op).map(|op| op.stream) != stream
+                && !intersection(self.queues.range(head), range, sms).is_empty()
         };
         let blocks = |(_, op, slot): (QueueIndex, OpKey, usize)| {
             self.ops.get(op)?.launch.as_ref()?.cohorts[slot].as_ref().map(|cohort| cohort.blocks)
@@ -527,9 +529,11 @@ impl Engine {
         let wanted = launch.need(sms).min(most);
         let is_part = granted != SmRange::ALL;
         let place = Place::Behind {
+            sms: ledger::count(range, sms),
             own: launch.room(ledger::count(range, sms), false),
             room: launch.room(wanted, range.contains(sms - 1)),
             is_part,
+            strangers: self.strangers_on(range, next),
         };
         let work = launch.work(0, sms, &self.costs);
         let others = || self.ledger.has_others(range);

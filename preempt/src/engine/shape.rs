@@ -63,11 +63,14 @@ pub(super) enum Place {
     },
     /// A queue behind another grid, of which nothing is known until its turn comes.
     Behind {
-        /// The blocks that fit on the SMs that it will have, and on those that it can have there.
+        /// The SMs that it will have, the blocks that fit there, and those that fit on the SMs that it can have there.
+        sms: u32,
         own: u32,
         room: u32,
         /// Whether the queue grants a part of the device alone.
         is_part: bool,
+        /// Blocks of other streams' launches that may be on its SMs, of those that no word keeps elsewhere.
+        strangers: u32,
     },
 }
 
@@ -118,9 +121,12 @@ impl Work<'_> {
                 let blocks = room.min(self.bare);
                 // One block can keep all of another kernel out of an SM, which has divided its memory for it. Of many
                 // block-tasks, those whose blocks left are for the others. Of few, they would wait until these have ended.
-                let gains = crowds || {
-                    let out = strangers.saturating_mul(self.blocks_per_sm);
-                    self.has_long_few(room) && out <= room - blocks
+                let gains = match crowds {
+                    true => strangers < sms,
+                    false => {
+                        let out = strangers.saturating_mul(self.blocks_per_sm);
+                        self.has_long_few(room) && out <= room - blocks
+                    }
                 };
                 let finds_room = !has_blocks && !is_taken && gains;
                 let has_to = is_beside && crowds;
@@ -133,9 +139,7 @@ impl Work<'_> {
                     let most = if crowds { self.most.saturating_sub(blocks) } else { spare };
                     let spare = spare.min(most);
                     if spare > 0 || has_to {
-                        // There may be a stranger on each SM. Those of a more urgent launch are gone with it.
-                        let is_thin = !finds_room || spare == 0 || has_to && strangers >= sms;
-                        let blocks = blocks + spare;
+                        let (blocks, is_thin) = (blocks + spare, !finds_room || spare == 0);
                         return Some(Shape { blocks, keeps_to_own: true, hands: 0, is_thin });
                     }
                 }
@@ -145,7 +149,7 @@ impl Work<'_> {
                 let blocks = room.min(self.bare);
                 Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
             }
-            Place::Behind { own, room, is_part } => {
+            Place::Behind { sms, own, room, is_part, strangers } => {
                 // The hardware places some of its blocks outside of a part.
                 let is_lost = match is_part {
                     true => !self.crowds(own),
@@ -154,7 +158,9 @@ impl Work<'_> {
                 if is_lost {
                     return None;
                 }
-                let keeps_to_own = is_part || self.crowds_for_long(own) && has_others();
+                // Among blocks that come and go wherever there is room, one that keeps to its SMs has the less of all others.
+                let gains = self.crowds_for_long(own) && strangers < sms;
+                let keeps_to_own = is_part || gains && has_others();
                 let spare = match keeps_to_own {
                     true => (outside() * f64::from(self.blocks_per_sm)) as u32,
                     false => 0,
@@ -251,7 +257,7 @@ mod tests {
     }
 
     fn behind(is_part: bool, has_others: bool) -> Where {
-        (Place::Behind { own: 8, room: 8, is_part }, has_others)
+        (Place::Behind { sms: 2, own: 8, room: 8, is_part, strangers: 0 }, has_others)
     }
 
     fn anywhere(blocks: u32) -> Option<Shape> {
@@ -279,6 +285,8 @@ mod tests {
         let among = |strangers| free(2, Of { strangers, ..OTHERS });
         let urgent = Of { is_beside: true, ..OTHERS };
         let gated = (Place::Gated { room: 8 }, true);
+        let beside =
+            |strangers| Place::Behind { sms: 2, own: 8, room: 8, is_part: false, strangers };
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
         // On its SMs it takes so many gaps, and half of that on the device.
         let half = |gaps| Work { predicted: Some(gaps * Costs::h200().gap() / 2), ..work(100) };
@@ -355,7 +363,7 @@ mod tests {
             ),
             ("the same, with few tasks", work(8), free(2, urgent), 2.0, anywhere(8)),
             ("crowded, a stranger on one SM", work(100), among(1), 2.0, apart(16)),
-            ("crowded, on both", work(100), among(2), 2.0, apart(16)),
+            ("crowded, on both", work(100), among(2), 2.0, anywhere(8)),
             ("long, room beside a stranger", long(4), among(1), 2.0, apart(8)),
             ("long, none", long(5), among(1), 2.0, anywhere(5)),
             ("some tasks have blocks", Work { bare: 2, ..work(8) }, two, 2.0, anywhere(2)),
@@ -381,6 +389,8 @@ mod tests {
             ("behind, long and crowded", long(100), behind(false, true), 2.0, apart(16)),
             ("the same, no SM outside is free", long(100), behind(false, true), 0.0, apart(8)),
             ("the same without others", long(100), behind(false, false), 2.0, waiting(8)),
+            ("the same, a stranger on one SM", long(100), (beside(1), true), 2.0, apart(16)),
+            ("the same, on both", long(100), (beside(2), true), 2.0, waiting(8)),
             ("behind, long on half of the SMs", half(10), behind(false, true), 2.0, apart(16)),
             ("behind, shorter", half(9), behind(false, true), 2.0, waiting(8)),
             ("a plain grid behind another", plain(100), behind(false, true), 2.0, waiting(8)),

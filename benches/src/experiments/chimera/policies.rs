@@ -17,7 +17,8 @@ pub struct TaskFirst {
 /// SMs in even parts, whatever the priorities: Smart Even with Rounds (Adriaens et al., HPCA 2012), as in Chimera's
 /// section 4.
 ///
-/// A launch that can fill less than its part leaves the rest to the others. Parts change whenever a launch comes or goes.
+/// A launch that can fill less than its part leaves the rest to the others, if it lasts longer than a stop of theirs: they
+/// would have hardly begun there when the next launch of its stream wants its part. Parts change whenever a launch comes or goes.
 /// Launches lie in the order of their streams, the last one at the end of the device, so that a launch finds the SMs of its
 /// predecessor in the stream.
 #[derive(Debug, Default)]
@@ -97,7 +98,13 @@ impl Policy for SmartEven {
     fn assign(&mut self, _now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         let sms = device.sms();
         self.parts.clear();
-        self.parts.extend(self.launches.iter().map(|&(_, id)| device.spread(id).max(1)));
+        let launches = &self.launches;
+        self.parts.extend(launches.iter().map(|&(_, id)| {
+            let others = launches.iter().map(|&(_, other)| other).filter(|&other| other != id);
+            let stop = others.map(|other| device.yield_overhead(other)).max();
+            let is_brief = device.remaining(id).zip(stop).is_some_and(|(left, stop)| left < stop);
+            if is_brief { sms } else { device.spread(id).max(1) }
+        }));
         divide(sms, &mut self.parts);
         let (mut start, last) = (0, self.launches.len().saturating_sub(1));
         for (index, (&(_, id), &part)) in self.launches.iter().zip(&self.parts).enumerate() {
@@ -197,6 +204,24 @@ mod tests {
         policy.arrived(NOW, small);
         let both = [(small.id, SmRange::new(0, 1)), (second.id, SmRange::new(1, 8))];
         assert_eq!(grants(&mut policy, &device), both);
+    }
+
+    #[test]
+    fn a_launch_that_is_over_before_others_could_stop_keeps_its_part() {
+        let (mut device, mut policy) = (ModelDevice::new(8), SmartEven::default());
+        let (small, long) = (device.launch(1).stream(1), device.launch(100).stream(2));
+        for launch in [small, long] {
+            policy.arrived(NOW, launch);
+        }
+        let micros = Duration::from_micros;
+        device.set_yield_overhead(long.id, micros(20), NOW);
+        for (left, sms) in [(19, 4), (20, 1)] {
+            device.set_remaining(small.id, micros(left));
+            let both = [(small.id, SmRange::new(0, sms)), (long.id, SmRange::new(sms, 8))];
+            assert_eq!(grants(&mut policy, &device), both, "{left} us");
+        }
+        policy.departed(NOW, long.id);
+        assert_eq!(grants(&mut policy, &device), [(small.id, SmRange::new(0, 1))]);
     }
 
     #[test]

@@ -66,16 +66,18 @@ fn a_long_launch_beside_another_one_is_confined() {
 }
 
 #[test]
-fn a_long_launch_is_confined_among_blocks_that_may_lie_anywhere() {
-    // Of the room on the other two SMs, half of five blocks of the other launch take their part.
-    let (engine, ops, order) = beside(5, 0, false);
+fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
+    // Of two SMs, five blocks of another launch may be on both. Spare blocks would all go where they have to leave.
+    let (_, _, order) = beside(5, 0, false);
+    assert_eq!((order.signal.range(), order.blocks), (SmRange::ALL, 8));
+    // Of three SMs, two of them leave one at least.
+    let (_, _, order) = beside(2, 0, false);
+    assert_ne!(order.signal.range(), SmRange::ALL);
+    // Beside a more urgent one it is confined all the same: its blocks would keep others of that out. Of the room on the
+    // other two SMs, half of the five blocks take their part.
+    let (engine, ops, order) = beside(5, 1, false);
     assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 8 + 5));
-    let is_thin = |engine: &Engine| engine.ops[ops[1]].launch.as_ref().is_some_and(|of| of.thin);
-    assert!(!is_thin(&engine), "to be filled up it would have to stop again and again");
-    // Those of a more urgent one end with it.
-    let (engine, _, order) = beside(5, 1, false);
-    assert_eq!((order.signal.range(), order.blocks), (SmRange::new(2, 4), 8 + 5));
-    assert!(is_thin(&engine));
+    assert!(engine.ops[ops[1]].launch.as_ref().is_some_and(|launch| launch.thin));
 }
 
 /// Of four SMs, the first stream has two beside another one, and all alone.
