@@ -58,24 +58,17 @@ pub fn storm(folder: &Folder) -> Result<String> {
     ))
 }
 
-#[derive(Deserialize)]
-struct Part {
-    part: f64,
-    schedulers: f64,
-    operations: f64,
-    programs: f64,
-    armed: f64,
-    cancelled: f64,
-    panics: f64,
-    yields: f64,
-    tasks: f64,
-    resident_mb: f64,
-    free_mb: Option<f64>,
-}
-
-fn soaked(results: &Results) -> Result<String> {
+/// The runs on a device: `soak-gpu`, `soak-gpu-2`, and so on.
+fn soaked(folder: &Folder, device: &str) -> Result<String> {
+    let first = format!("soak-{device}");
+    let is_run = |name: &String| name.strip_prefix(&first).is_some_and(is_number_of_run);
+    let names: Vec<String> = folder.names()?.into_iter().filter(is_run).collect();
+    if names.is_empty() {
+        return Ok(format!("Not measured yet: `{first}`.\n\n"));
+    }
     let mut table = Table::new([
-        "part",
+        "run",
+        "seconds",
         "schedulers",
         "operations",
         "programs",
@@ -84,42 +77,59 @@ fn soaked(results: &Results) -> Result<String> {
         "panics",
         "yields",
         "tasks of pools",
-        "the process's memory",
-        "the device's, free",
+        "the process's memory grew by",
+        "the device's by",
+        "mistakes",
     ]);
-    let megabytes = |mb: f64| format!("{mb:.0} MB");
-    for row in results.rows::<Part>()? {
+    let grown = |mb: f64| format!("{mb:.1} MB");
+    let (mut seconds, mut operations, mut mistakes, mut sources) = (0.0, 0.0, 0.0, String::new());
+    for (run, name) in (1u32..).zip(&names) {
+        let results = folder.get(name)?;
+        let number = |key| results.number(key);
+        let counted = |key| number(key).map(count);
+        seconds += number("seconds")?;
+        operations += number("operations")?;
+        mistakes += number("wrong")?;
         table.row([
-            count(row.part),
-            count(row.schedulers),
-            count(row.operations),
-            count(row.programs),
-            count(row.armed),
-            count(row.cancelled),
-            count(row.panics),
-            count(row.yields),
-            count(row.tasks),
-            megabytes(row.resident_mb),
-            row.free_mb.map_or_else(|| "-".to_owned(), megabytes),
+            format!("[{run}](results/{})", results.file),
+            counted("seconds")?,
+            counted("schedulers")?,
+            counted("operations")?,
+            counted("programs")?,
+            counted("armed")?,
+            counted("cancelled")?,
+            counted("panics")?,
+            counted("yields")?,
+            counted("tasks")?,
+            grown(number("host_growth_mb")?),
+            number("device_growth_mb").map_or_else(|_| "-".to_owned(), grown),
+            counted("wrong")?,
         ]);
+        sources += &format!("{}\n", results.source());
     }
-    let seconds = results.number("seconds")?;
-    let wrong = count(results.number("wrong")?);
-    let told = format!("{seconds:.0} seconds in ten parts; {wrong} mistakes were found.");
-    Ok(format!("{told}\n\n{}\n{}\n", table.text(), results.source()))
+    let told = format!(
+        "{:.0} minutes in all, {} operations; {} mistakes were found.",
+        seconds / 60.0,
+        count(operations),
+        count(mistakes),
+    );
+    Ok(format!("{told}\n\n{}\n{sources}", table.text()))
+}
+
+/// What follows the name of the first run: nothing, or the number of another one.
+fn is_number_of_run(rest: &str) -> bool {
+    let number = rest.strip_prefix('-');
+    rest.is_empty() || number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 pub fn soak(folder: &Folder) -> Result<String> {
     let mut text = String::from(
         "Four threads do what applications do, at random: launches in all forms, programs, armed ones, copies, opaque work, \
          latency limits, cancels, kernels that panic (on the CPU device), and schedulers that are dropped in its midst, each with \
-         another policy. Arrays are compared with the host's, to the bit.\n\n",
+         another policy. Arrays are compared with the host's, to the bit. Each run has another seed.\n\n",
     );
-    for name in ["soak-gpu", "soak-cpu"] {
-        match folder.find(name)? {
-            Some(results) => text += &soaked(&results)?,
-            None => text += &format!("Not measured yet: `{name}`.\n\n"),
-        }
+    for device in ["gpu", "cpu"] {
+        text += &soaked(folder, device)?;
     }
     Ok(text)
 }
@@ -195,4 +205,18 @@ pub fn cust_app(folder: &Folder) -> Result<String> {
         "[One application on rust-cuda](../examples/cust-app), before and after it uses preempt.\n\n{}{sources}",
         table.text(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_a_soak_have_numbers() {
+        for (rest, is_run) in
+            [("", true), ("-2", true), ("-12", true), ("2", false), ("-b", false), ("-", false)]
+        {
+            assert_eq!(is_number_of_run(rest), is_run, "soak-gpu{rest}");
+        }
+    }
 }
