@@ -450,6 +450,25 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(config(500))]
+
+    /// The same in short orders of events: there can be ten million of these in an hour.
+    #[test]
+    fn every_policy_keeps_its_rule_in_any_short_order(
+        sms in 1u32..7, count in 1usize..200, which in any::<prop::sample::Index>(), seed in any::<u128>(),
+    ) {
+        let mut policies = policies();
+        let policy = policies.swap_remove(which.index(policies.len()));
+        let work_conserving = !policy.anticipates;
+        let mut world = World::new(sms, 1, policy);
+        world.work_conserving = work_conserving;
+        happen(&mut world, happenings(count, seed));
+        world.run_out();
+        prop_assert_eq!(world.engine.refusal(), None);
+    }
+}
+
 /// An urgent stream beside a batch launch that takes 20 µs to yield. Its launches need all SMs, and each comes 5 µs after the end
 /// of the one before it.
 #[test]
