@@ -603,7 +603,8 @@ impl Engine {
         );
         launch.books(&mut self.ledger, &mut self.guests).hand_over(LaunchId(key), range);
         launch.set_range(now, range, sms);
-        if !fits {
+        // Its word excludes its spare blocks already.
+        if !fits && keeps_to != range {
             self.shrink(now, key, StopLimit::SOONEST, actions);
         }
         self.note(key, now, range, false);

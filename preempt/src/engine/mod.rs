@@ -166,7 +166,7 @@ impl Engine {
         self.order.forget(buffer);
     }
 
-    /// The SMs that the cohorts in a queue may use.
+    /// The SMs that the first cohort in a queue may use.
     pub fn queue_range(&self, queue: QueueIndex) -> SmRange {
         self.queues.range(queue)
     }

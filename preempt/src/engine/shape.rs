@@ -77,7 +77,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub blocks: u32,
-    /// Whether its word grants the launch's own SMs alone.
+    /// Whether its word grants the launch's own SMs alone, or behind another one in a part, those of the queue.
     pub keeps_to_own: bool,
     /// Blocks that begin with a task which was not claimed. None do if blocks may have to leave at once: such a task would
     /// not run.
@@ -87,10 +87,10 @@ pub(super) struct Shape {
 }
 
 impl Work<'_> {
-    /// Whether there are more block-tasks than this room holds blocks. So blocks for it that have left elsewhere leave no
-    /// block-task without a block: those that stay pull all of them.
-    fn crowds(&self, room: u32) -> bool {
-        !self.is_plain && self.tasks > room
+    /// Whether there are more block-tasks than so many blocks. Then blocks pull block-tasks until none is left, and those that
+    /// have left elsewhere are not missed. In a grid with a block for each, a block ends with its first one.
+    fn crowds(&self, blocks: u32) -> bool {
+        !self.is_plain && self.tasks > blocks
     }
 
     /// Whether it crowds this room, and takes so long there that to launch spare blocks costs less than to lie among others'
@@ -138,7 +138,8 @@ impl Work<'_> {
                     // The last SM may hold fewer. With a block for each task, those of spare blocks would be left over.
                     let most = if crowds { self.most.saturating_sub(blocks) } else { spare };
                     let spare = spare.min(most);
-                    if spare > 0 || has_to {
+                    let pulls = !crowds || self.crowds(blocks + spare);
+                    if (spare > 0 || has_to) && pulls {
                         let (blocks, is_thin) = (blocks + spare, !finds_room || spare == 0);
                         return Some(Shape { blocks, keeps_to_own: true, hands: 0, is_thin });
                     }
@@ -150,23 +151,23 @@ impl Work<'_> {
                 Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
             }
             Place::Behind { sms, own, room, is_part, strangers } => {
+                // Among blocks that come and go wherever there is room, one that keeps to its SMs has the less of all others.
+                let gains = || self.crowds_for_long(own) && strangers < sms && has_others();
+                let spare = match is_part && self.crowds(room) || gains() {
+                    true => Some((outside() * f64::from(self.blocks_per_sm)) as u32),
+                    false => None,
+                };
+                let spare = spare.filter(|&spare| self.crowds(room + spare));
                 // The hardware places some of its blocks outside of a part.
                 let is_lost = match is_part {
-                    true => !self.crowds(own),
+                    true => spare.is_none(),
                     false => self.has_long_few(own) && has_others(),
                 };
                 if is_lost {
                     return None;
                 }
-                // Among blocks that come and go wherever there is room, one that keeps to its SMs has the less of all others.
-                let gains = self.crowds_for_long(own) && strangers < sms;
-                let keeps_to_own = is_part || gains && has_others();
-                let spare = match keeps_to_own {
-                    true => (outside() * f64::from(self.blocks_per_sm)) as u32,
-                    false => 0,
-                };
-                let blocks = (room + spare).min(self.bare);
-                Some(Shape { blocks, keeps_to_own, hands: 0, is_thin: false })
+                let blocks = (room + spare.unwrap_or(0)).min(self.bare);
+                Some(Shape { blocks, keeps_to_own: spare.is_some(), hands: 0, is_thin: false })
             }
         }
     }
@@ -297,10 +298,12 @@ mod tests {
             ("the last SM holds fewer", Work { most: 14, ..work(100) }, two, 2.0, apart(14)),
             ("no room for spare blocks", work(100), two, 0.1, anywhere(8)),
             ("half an SM is free", work(100), two, 0.5, apart(10)),
-            ("no more tasks than its SMs hold", work(8), two, 2.0, anywhere(8)),
-            ("one more", work(9), two, 2.0, apart(16)),
+            ("a task for each block, those outside included", work(16), two, 2.0, anywhere(8)),
+            ("one more", work(17), two, 2.0, apart(16)),
+            ("the same with less room outside", work(10), two, 0.25, apart(9)),
+            ("a task for each block there", work(9), two, 0.25, anywhere(8)),
             ("long, with a block for each task", long(6), two, 2.0, apart(12)),
-            ("long, with two tasks for some blocks", long(9), two, 2.0, apart(16)),
+            ("long, with two tasks for some blocks", long(9), two, 2.0, anywhere(8)),
             ("short, with a block for each task", work(6), two, 2.0, anywhere(6)),
             ("crowded, alone", work(100), free(2, Of::default()), 2.0, anywhere(8)),
             (
@@ -361,7 +364,7 @@ mod tests {
                 2.0,
                 anywhere(8),
             ),
-            ("the same, with few tasks", work(8), free(2, urgent), 2.0, anywhere(8)),
+            ("the same, with few tasks", work(16), free(2, urgent), 2.0, anywhere(8)),
             ("crowded, a stranger on one SM", work(100), among(1), 2.0, apart(16)),
             ("crowded, on both", work(100), among(2), 2.0, anywhere(8)),
             ("long, room beside a stranger", long(4), among(1), 2.0, apart(8)),
@@ -375,17 +378,14 @@ mod tests {
             ("behind", work(100), behind(false, true), 2.0, waiting(8)),
             ("behind, with few tasks", work(3), behind(false, true), 2.0, waiting(3)),
             ("behind in a part, crowded", work(100), behind(true, true), 2.0, apart(16)),
-            (
-                "behind in a part, with a task for each block",
-                work(8),
-                behind(true, true),
-                2.0,
-                None,
-            ),
-            ("behind in a part, one more", work(9), behind(true, true), 2.0, apart(9)),
+            ("behind in a part, a task for each block", work(16), behind(true, true), 2.0, None),
+            ("behind in a part, one more", work(17), behind(true, true), 2.0, apart(16)),
+            ("behind in a part, no room outside", work(9), behind(true, true), 0.0, apart(8)),
+            ("the same, a task for each block", work(8), behind(true, true), 0.0, None),
             ("behind, long, with a block for each task", long(8), behind(false, true), 2.0, None),
             ("the same without others", long(8), behind(false, false), 2.0, waiting(8)),
-            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, apart(9)),
+            ("behind, long, with more tasks", long(9), behind(false, true), 2.0, waiting(8)),
+            ("the same, no room outside", long(9), behind(false, true), 0.0, apart(8)),
             ("behind, long and crowded", long(100), behind(false, true), 2.0, apart(16)),
             ("the same, no SM outside is free", long(100), behind(false, true), 0.0, apart(8)),
             ("the same without others", long(100), behind(false, false), 2.0, waiting(8)),

@@ -134,8 +134,17 @@ struct Cohort {
 
 #[derive(Debug)]
 struct DeviceQueue {
-    word: SmRange,
+    /// The word in memory: what was told last.
+    word: Signal,
     cohorts: VecDeque<CohortKey>,
+}
+
+impl DeviceQueue {
+    /// The SMs that the newer one of a cohort's word and the queue's grants.
+    fn granted(&self, order: &CohortOrder) -> SmRange {
+        let newer = if self.word.is_newer(order.signal) { self.word } else { order.signal };
+        newer.range()
+    }
 }
 
 /// See the module's documentation.
@@ -174,7 +183,7 @@ fn leaving(limit: StopLimit, redo: u64) -> (u64, u64) {
 
 impl Device {
     pub fn new(machine: &Machine) -> Device {
-        let queue = |_| DeviceQueue { word: SmRange::ALL, cohorts: VecDeque::new() };
+        let queue = |_| DeviceQueue { word: Signal::default(), cohorts: VecDeque::new() };
         Device {
             costs: machine.costs,
             count: machine.queue_count(),
@@ -218,7 +227,6 @@ impl Device {
         let cohort = self.cohorts.insert(cohort);
         launch.cohorts.push(cohort);
         let queue = &mut self.queues[order.queue as usize];
-        queue.word = order.signal.range();
         queue.cohorts.push_back(cohort);
         if queue.cohorts.len() == 1 {
             agenda.enter(launched, Happening::Ready(cohort));
@@ -229,7 +237,7 @@ impl Device {
     pub fn signal(&mut self, at: u64, queue: QueueIndex, signal: Signal, agenda: &mut Agenda) {
         let range = signal.range();
         let queue = &mut self.queues[queue as usize];
-        queue.word = range;
+        queue.word = signal;
         let Some(&key) = queue.cohorts.front() else { return };
         let Some(cohort) = self.cohorts.get_mut(key) else { return };
         if !cohort.is_ready || cohort.order.plain {
@@ -258,7 +266,7 @@ impl Device {
             return self.leave_all(now, key, 0, agenda);
         }
         cohort.is_ready = true;
-        let word = self.queues[queue as usize].word;
+        let word = self.queues[queue as usize].granted(&cohort.order);
         if !plain {
             // Tasks that were handed to it, and taken away again.
             let occupants = &mut self.occupants;
@@ -363,7 +371,10 @@ impl Device {
     ) {
         let Some(cohort) = self.cohorts.get(key) else { return };
         let CohortOrder { op, queue, plain, after, .. } = cohort.order;
-        let word = if plain { SmRange::ALL } else { self.queues[queue as usize].word };
+        let word = match plain {
+            true => SmRange::ALL,
+            false => self.queues[queue as usize].granted(&cohort.order),
+        };
         let is_for_it = |sm: usize, owner: Option<LaunchId>| {
             word.contains(sm as u32)
                 && match owner {
@@ -570,10 +581,10 @@ impl Device {
         agenda.enter(reported, Happening::Report { op, slot, done, plain });
         let queue = &mut self.queues[queue as usize];
         queue.cohorts.retain(|&other| other != key);
-        let word = queue.word;
         if let Some(&next) = queue.cohorts.front()
             && let Some(follower) = self.cohorts.get(next)
         {
+            let word = queue.granted(&follower.order);
             let turn = (now + nanos(self.costs.follow)).max(follower.launched);
             agenda.enter(turn, Happening::Ready(next));
             if done > 0 {

@@ -109,24 +109,27 @@ impl Policy for Halves {
     }
 }
 
+/// A launch that takes so many gaps on the whole device, and the actions that follow.
+fn submit(engine: &mut Engine, stream: u32, tasks: u32, gaps: u32) -> (OpKey, Vec<Action>) {
+    let mut actions = Vec::new();
+    let spec = LaunchSpec { predicted: Some(gaps * Costs::h200().gap()), ..four(tasks) };
+    let op = engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions);
+    engine.settle(Duration::ZERO, &mut actions);
+    while engine.may_go_ahead() {
+        engine.go_ahead(Duration::ZERO, &mut actions);
+    }
+    (op, actions)
+}
+
+/// The last cohort of a launch in these actions.
+fn cohort((op, actions): (OpKey, Vec<Action>)) -> (OpKey, CohortOrder) {
+    (op, launched(&actions, op).pop().expect("on the device"))
+}
+
 /// The queue grants all SMs, since the blocks of its first launch had to wait for others to leave.
 #[test]
 fn a_long_launch_keeps_to_its_sms_in_a_queue_that_grants_all() {
     let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(Halves::default()));
-    let submit = |engine: &mut Engine, stream: u32, tasks: u32, gaps: u32| {
-        let mut actions = Vec::new();
-        let predicted = Some(gaps * Costs::h200().gap());
-        let spec = LaunchSpec { predicted, ..four(tasks) };
-        let op = engine.submit(Duration::ZERO, submission(stream, 0, spec), &mut actions);
-        engine.settle(Duration::ZERO, &mut actions);
-        while engine.may_go_ahead() {
-            engine.go_ahead(Duration::ZERO, &mut actions);
-        }
-        (op, actions)
-    };
-    let cohort = |(op, actions): (OpKey, Vec<Action>)| {
-        (op, launched(&actions, op).pop().expect("on the device"))
-    };
     let (batch, beside) = cohort(submit(&mut engine, 1, 100, 1000));
     let (first, order) = cohort(submit(&mut engine, 0, 8, 1));
     let queue = order.queue;
@@ -154,6 +157,22 @@ fn a_long_launch_keeps_to_its_sms_in_a_queue_that_grants_all() {
     assert_eq!((told.range(), told.is_newer(behind.signal)), (own, true));
     out(&mut engine, long, order.slot, 50);
     assert_eq!(engine.queue_range(queue), own, "of the one behind it, too");
+}
+
+/// Its spare blocks do not fit on its SMs, and its own word has told them to leave. Another one would be for those behind it, too.
+#[test]
+fn nothing_is_told_where_a_launch_with_a_word_of_its_own_has_its_turn() {
+    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(Halves::default()));
+    cohort(submit(&mut engine, 1, 6, 1000));
+    let (first, _) = cohort(submit(&mut engine, 0, 8, 1));
+    let (_, order) = cohort(submit(&mut engine, 0, 100, 5));
+    assert_eq!(order.signal.range(), SmRange::new(0, 2));
+    assert!(order.blocks > 8, "some of them find room beside the other launch");
+    let (_, behind) = cohort(submit(&mut engine, 0, 100, 4));
+    assert_eq!((behind.queue, behind.signal.range()), (order.queue, SmRange::ALL));
+    let actions = out(&mut engine, first, 0, 8);
+    let is_told = |action: &Action| matches!(action, Action::Signal { .. });
+    assert!(!actions.iter().any(is_told), "{actions:?}");
 }
 
 /// Kernels whose blocks may meet on an SM have its memory divided alike: a block keeps those out that want it otherwise.
