@@ -97,7 +97,6 @@ impl DeviceQueues {
         let own = (range != of.range).then_some(range);
         // The newer word counts.
         of.epoch += 2 * u64::from(own.is_some());
-
         let word = Signal::new(of.epoch, range);
         self.change(queue, |queue| queue.cohorts.push_back(Queued { op, slot, own }));
         word
