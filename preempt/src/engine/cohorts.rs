@@ -528,12 +528,14 @@ impl Engine {
         let most = if self.launches.known <= 1 { sms } else { ledger::count(range, sms) };
         let wanted = launch.need(sms).min(most);
         let is_part = granted != SmRange::ALL;
+        // Each call of this holds up what is more urgent.
+        let has_strangers = !is_part && self.launches.known > 1;
         let place = Place::Behind {
             sms: ledger::count(range, sms),
             own: launch.room(ledger::count(range, sms), false),
             room: launch.room(wanted, range.contains(sms - 1)),
             is_part,
-            strangers: self.strangers_on(range, next),
+            strangers: if has_strangers { self.strangers_on(range, next) } else { 0 },
         };
         let work = launch.work(0, sms, &self.costs);
         let others = || self.ledger.has_others(range);

@@ -87,8 +87,8 @@ pub(super) struct Shape {
 }
 
 impl Work<'_> {
-    /// Whether there are more block-tasks than so many blocks. Then blocks pull block-tasks until none is left, and those that
-    /// have left elsewhere are not missed. In a grid with a block for each, a block ends with its first one.
+    /// Whether there are more block-tasks than a grid of `blocks` has blocks. Its blocks pull block-tasks until none is left, so
+    /// blocks that leave elsewhere are not missed. In a grid with a block for each block-task, a block ends with its first one.
     fn crowds(&self, blocks: u32) -> bool {
         !self.is_plain && self.tasks > blocks
     }
@@ -151,7 +151,7 @@ impl Work<'_> {
                 Some(Shape { blocks, keeps_to_own: false, hands: 0, is_thin: false })
             }
             Place::Behind { sms, own, room, is_part, strangers } => {
-                // Among blocks that come and go wherever there is room, one that keeps to its SMs has the less of all others.
+                // Blocks that no word confines take part of its SMs. A launch that keeps to those has none of theirs.
                 let gains = || self.crowds_for_long(own) && strangers < sms && has_others();
                 let spare = match is_part && self.crowds(room) || gains() {
                     true => Some((outside() * f64::from(self.blocks_per_sm)) as u32),
@@ -289,7 +289,7 @@ mod tests {
         let beside =
             |strangers| Place::Behind { sms: 2, own: 8, room: 8, is_part: false, strangers };
         let plain = |tasks| Work { is_plain: true, ..long(tasks) };
-        // On its SMs it takes so many gaps, and half of that on the device.
+        // It takes `gaps` gaps on its SMs, and half of that on the device.
         let half = |gaps| Work { predicted: Some(gaps * Costs::h200().gap() / 2), ..work(100) };
         vec![
             ("alone, it fills the device", work(100), alone, 0.0, anywhere(16)),

@@ -126,7 +126,7 @@ pub fn soak(folder: &Folder) -> Result<String> {
     let mut text = String::from(
         "Four threads do what applications do, at random: launches in all forms, programs, armed ones, copies, opaque work, \
          latency limits, cancels, kernels that panic (on the CPU device), and schedulers that are dropped in its midst, each with \
-         another policy. Arrays are compared with the host's, to the bit. Each run has another seed.\n\n",
+         another policy. Arrays are compared with the host's, to the bit.\n\n",
     );
     for device in ["gpu", "cpu"] {
         text += &soaked(folder, device)?;

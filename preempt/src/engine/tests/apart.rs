@@ -80,36 +80,7 @@ fn a_long_launch_is_not_confined_where_others_may_keep_its_blocks_out() {
     assert!(engine.ops[ops[1]].launch.as_ref().is_some_and(|launch| launch.thin));
 }
 
-/// Of four SMs, the first stream has two beside another one, and all alone.
-#[derive(Default)]
-struct Halves(Vec<(u32, LaunchId)>);
-
-impl Policy for Halves {
-    fn name(&self) -> &str {
-        "halves"
-    }
-
-    fn arrived(&mut self, _: Duration, launch: Arrival) {
-        self.0.push((launch.stream, launch.id));
-    }
-
-    fn departed(&mut self, _: Duration, launch: LaunchId) {
-        self.0.retain(|of| of.1 != launch);
-    }
-
-    fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
-        for &(stream, launch) in &self.0 {
-            let range = match (self.0.len(), stream) {
-                (1, _) => SmRange::new(0, 4),
-                (_, 0) => SmRange::new(0, 2),
-                _ => SmRange::new(2, 4),
-            };
-            plan.grant(launch, range);
-        }
-    }
-}
-
-/// A launch that takes so many gaps on the whole device, and the actions that follow.
+/// Submits a launch that takes this multiple of a gap on the whole device. Returns its key, and the actions that follow.
 fn submit(engine: &mut Engine, stream: u32, tasks: u32, gaps: u32) -> (OpKey, Vec<Action>) {
     let mut actions = Vec::new();
     let spec = LaunchSpec { predicted: Some(gaps * Costs::h200().gap()), ..four(tasks) };
@@ -129,7 +100,12 @@ fn cohort((op, actions): (OpKey, Vec<Action>)) -> (OpKey, CohortOrder) {
 /// The queue grants all SMs, since the blocks of its first launch had to wait for others to leave.
 #[test]
 fn a_long_launch_keeps_to_its_sms_in_a_queue_that_grants_all() {
-    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(Halves::default()));
+    let mut engine = Engine::new(
+        4,
+        QUEUES,
+        Costs::h200(),
+        Box::new(Twos { has_four_alone: true, ..Twos::default() }),
+    );
     let (batch, beside) = cohort(submit(&mut engine, 1, 100, 1000));
     let (first, order) = cohort(submit(&mut engine, 0, 8, 1));
     let queue = order.queue;
@@ -162,7 +138,12 @@ fn a_long_launch_keeps_to_its_sms_in_a_queue_that_grants_all() {
 /// Its spare blocks do not fit on its SMs, and its own word has told them to leave. Another one would be for those behind it, too.
 #[test]
 fn nothing_is_told_where_a_launch_with_a_word_of_its_own_has_its_turn() {
-    let mut engine = Engine::new(4, QUEUES, Costs::h200(), Box::new(Halves::default()));
+    let mut engine = Engine::new(
+        4,
+        QUEUES,
+        Costs::h200(),
+        Box::new(Twos { has_four_alone: true, ..Twos::default() }),
+    );
     cohort(submit(&mut engine, 1, 6, 1000));
     let (first, _) = cohort(submit(&mut engine, 0, 8, 1));
     let (_, order) = cohort(submit(&mut engine, 0, 100, 5));
@@ -247,7 +228,11 @@ fn blocks_meet_those_that_have_time_to_leave_the_same_sms() {
 
 /// The first stream has the first two SMs, and another one the next two.
 #[derive(Default)]
-struct Twos(Vec<(u32, LaunchId)>);
+struct Twos {
+    launches: Vec<(u32, LaunchId)>,
+    /// Whether a launch without another one has all four.
+    has_four_alone: bool,
+}
 
 impl Policy for Twos {
     fn name(&self) -> &str {
@@ -255,17 +240,18 @@ impl Policy for Twos {
     }
 
     fn arrived(&mut self, _: Duration, launch: Arrival) {
-        self.0.push((launch.stream, launch.id));
+        self.launches.push((launch.stream, launch.id));
     }
 
     fn departed(&mut self, _: Duration, launch: LaunchId) {
-        self.0.retain(|of| of.1 != launch);
+        self.launches.retain(|of| of.1 != launch);
     }
 
     fn assign(&mut self, _: Duration, _: &dyn DeviceView, plan: &mut Plan) {
-        for &(stream, launch) in &self.0 {
-            let from = if stream == 0 { 0 } else { 2 };
-            plan.grant(launch, SmRange::new(from, from + 2));
+        let has_four = self.has_four_alone && self.launches.len() == 1;
+        for &(stream, launch) in &self.launches {
+            let from = if stream == 0 || has_four { 0 } else { 2 };
+            plan.grant(launch, SmRange::new(from, from + if has_four { 4 } else { 2 }));
         }
     }
 }
