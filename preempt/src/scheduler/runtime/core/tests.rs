@@ -57,9 +57,14 @@ impl Predictor for Submits {
     fn finished(&mut self, _launch: &Features<'_>, _took: Duration) {}
 }
 
-/// Decisions that are overturned in no time, so that messages put none off; and in longer than the test takes.
+/// Decisions that are overturned in no time, so that messages put none off; and in longer than the test takes, in turns
+/// that look for messages for as long, even where the thread has to wait for a core.
 const NONE: Costs = Costs { stop: Duration::ZERO, launch: Duration::ZERO, ..Costs::h200() };
-const LONG: Costs = Costs { launch: Duration::from_secs(1000), ..Costs::h200() };
+const LONG: Costs = Costs {
+    launch: Duration::from_secs(1000),
+    absence: Duration::from_secs(1000),
+    ..Costs::h200()
+};
 
 /// The log when launches arrive during the turn of another launch: on these streams, with 2, 3, ... block-tasks.
 fn asked(streams: &[usize], costs: Costs) -> Vec<String> {
