@@ -99,6 +99,9 @@ pub fn uneven_yielding(mean: u64, ticket: u32, done: SliceMut<u32>) {
 /// no more often.
 const HOLD_NAP_NANOS: u32 = 200;
 
+/// Nanoseconds of a round of [`hold_in_rounds`]: a block leaves as much later at most.
+pub const HOLD_ROUND_NANOS: u32 = 2000;
+
 /// How long block-tasks of [`hold`] at one place held their SMs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, KernelArg)]
 #[repr(C)]
@@ -138,5 +141,26 @@ pub fn hold(nanos: u64, held: SliceMut<Held>) {
         (own.nanos, own.ended) = (before + nanos, own.ended + 1);
         // SAFETY: as above.
         unsafe { held.write(task, own) };
+    }
+}
+
+/// Holds its place on an SM for `rounds` rounds, then `counts[task] += 1`, in grids of one dimension. A block that leaves at
+/// the checkpoint has lost nothing: its block-task goes on with the next round.
+///
+/// As with [`hold`], blocks of 1024 threads fill a GPU, and blocks of one thread the CPU device.
+#[preemptible(amortize = 1)]
+pub fn hold_in_rounds(rounds: u32, counts: SliceMut<u32>) {
+    checkpoint!(nothing: () = () => for _round in 0..rounds {
+        // The others wait at the barrier, where they take no instructions of the SM.
+        if thread::thread_number() == 0 {
+            let start = global_timer();
+            while global_timer() - start < u64::from(HOLD_ROUND_NANOS) {
+                nanosleep(HOLD_NAP_NANOS);
+            }
+        }
+        thread::sync_threads();
+    });
+    if thread::thread_number() == 0 {
+        count_task(counts);
     }
 }

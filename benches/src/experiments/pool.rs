@@ -65,20 +65,21 @@ On devices, user-facing tasks and the SLA are a tenth of the paper's: tasks of 0
 Users' jobs are a fiftieth, 0.1 s: a 30th of a batch job, a 120th in the paper. So a run lasts as
 long as its load says, 5 to 12 s at load 1. There is a workload of 30 jobs for each mix and load, by
 `--seed`; `--mix` and `--load` choose some. A single GPU is split into four parts, which are the
-devices; several are the devices themselves. The CPU device stands for a device with its layout, and
-takes its time. The host's allocator keeps what is freed, as in a service that runs for long: new pages
-for an output of 6 MB take as long as the rest of its task (6 ms of Hot Spot 3D, every other time).
+devices; several are the devices themselves. Their pollers spin (`SchedulerBuilder::poller_spin`), in
+all arms. The CPU device stands for a device with its layout, and takes its time. The host's allocator
+keeps what is freed, as in a service that runs for long: new pages for an output of 6 MB take as long
+as the rest of its task (6 ms of Hot Spot 3D, every other time).
 
 - tasks: those of table III. User-facing ones are programs of this repository, with the name of the
   paper's in brackets: Monte Carlo is MD, Darkgray is VA, and Hot Spot 3D is in two dimensions. Each
   makes its inputs on the device, runs its launches as often as it takes to last as long, and
   downloads its output, which must be that of the program alone, bit by bit, which was compared with
-  a sequential reference. Batch tasks are one launch of the kernel `hold` each, whose block-tasks
-  hold all SMs, last 1 ms and have yield points; each block-task must have ended once.
+  a sequential reference. Batch tasks are one launch of the kernel `hold_in_rounds` each, whose
+  block-tasks hold all SMs, last 1 ms and have a checkpoint each 2 us; each must have ended once.
   `alone_us`: the time on a device alone, median; workloads are drawn from these, and virtual time
   has them.
 - yielding: ours; a batch task yields, and goes on where it was. revoked: its kernel leaves at a
-  yield point, and it runs again from its start. killed: the same, and its device stays empty for
+  checkpoint, and it runs again from its start. killed: the same, and its device stays empty for
   2.2 ms more (the paper's 22 ms): TReM. Without stops, priority is measured at load 2 alone.
 - figure 6: the response of a user-facing task that comes to one device with a batch task, by its
   time alone, with the duration of the batch task; the median. `batch_delayed_us`, beside the

@@ -183,12 +183,14 @@ fn devices(bench: &Bench) -> Result<Vec<Device>> {
     Ok((0..DEVICES).map(|_| Device::cpu_with(layout)).collect::<Result<_, _>>()?)
 }
 
-/// Their schedulers, with the usual settings. All pools have the same, one after the other, so that what is loaded and learned
-/// in one arm is there in the next.
+/// Their schedulers, whose pollers spin on a GPU, as in a service that has to be in time. All pools have the same, one after the
+/// other, so that what is loaded and learned in one arm is there in the next.
 fn schedulers(bench: &Bench) -> Result<Vec<Scheduler>> {
     let build = |device| {
-        let builder = Scheduler::builder().device(device);
-        Ok(builder.kernels(KERNELS).kernels(PROGRAMS).build()?)
+        let builder = Scheduler::builder().device(device).kernels(KERNELS).kernels(PROGRAMS);
+        // The SMs of CPU devices need the processors.
+        let spins = bench.gpu.is_some();
+        Ok(if spins { builder.poller_spin(Duration::MAX) } else { builder }.build()?)
     };
     devices(bench)?.into_iter().map(build).collect()
 }

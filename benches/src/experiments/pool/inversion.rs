@@ -87,9 +87,9 @@ pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<R
     let samples = bench.amount(REVOCATIONS.1, REVOCATIONS.0);
     let kind = batch_of(kinds)?;
     let (scheduler, hold) = one.first().zip(kind.hold()).context("a pool of no device")?;
-    let mut held = scheduler.zeroed(hold.block_tasks() as usize)?;
+    let mut counts = scheduler.zeroed(hold.block_tasks() as usize)?;
     for _ in 0..samples {
-        times.leaves.push(leave(scheduler.stream(0).launch(hold.call(&mut held))?)?);
+        times.leaves.push(leave(scheduler.stream(0).launch(hold.call(&mut counts))?)?);
     }
     let pool = pool_of(one, Policy::Priority, Stop::Never)?;
     let next = Task::new("next", |_| Ok(Instant::now()));

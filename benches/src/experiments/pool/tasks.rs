@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use preempt::error::PoolError;
 use preempt::pool::{Application, Class, Pool, Run, Task, TaskReport};
 use preempt::{Buffer, Call, Error, Preemption, Scheduler};
-use preempt_microkernels::{Held, hold};
+use preempt_microkernels::{HOLD_ROUND_NANOS, hold_in_rounds};
 use preempt_workloads::{
     BLACK_SCHOLES, Between, Definition, Memory, Program, SCALABLE, Scalable, Size, Values, find,
 };
@@ -30,7 +30,7 @@ const SETTLES: (u32, u32) = (20, 1);
 const CORRECTIONS: u32 = 4;
 /// Repeats after a correction by those before, at most: where one takes next to nothing, its time is that of other things.
 const GROWTH: u32 = 16;
-/// Of a batch task's block-tasks: a yield loses half of that.
+/// Of a batch task's block-tasks: what stops one at its end alone waits for half of that.
 const BLOCK_TASK: Duration = Duration::from_millis(1);
 /// Rounds of block-tasks by which the time of one is measured, and with `--quick`.
 const ROUNDS: (u32, u32) = (100, 5);
@@ -71,7 +71,7 @@ pub const SERVICES: [Service; 9] = [
     service("VA", "Darkgray", 170, Some(0.45)),
 ];
 
-/// The paper's batch tasks and their times in milliseconds. Here each is one launch of the kernel `hold`.
+/// The paper's batch tasks and their times in milliseconds. Here each is one launch of the kernel `hold_in_rounds`.
 pub const BATCH: [(&str, u64); 3] =
     [("Lava MD", 46_000), ("Hot Spot", 130_696), ("Gaussian", 311_000)];
 /// Milliseconds of the three with `--quick`.
@@ -130,7 +130,7 @@ pub struct Answer {
 #[derive(Debug)]
 enum Output {
     Values(Values),
-    Held(Vec<Held>),
+    Counts(Vec<u32>),
 }
 
 /// A kind of task, as it was measured alone.
@@ -153,11 +153,11 @@ pub struct Kind {
 enum Body {
     /// A program, the repeats of its steps, and its output, which was compared with the reference.
     Program { input: Input, seed: u32, repeats: u32, expected: Arc<Values> },
-    /// Rounds of block-tasks of `hold` on all places of the device.
+    /// Rows of block-tasks of `hold_in_rounds` on all places of the device.
     Hold(Hold),
 }
 
-/// Launches of `hold` on all of a device.
+/// Launches of `hold_in_rounds` on all of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Hold {
     /// Blocks that the device holds.
@@ -173,9 +173,9 @@ impl Hold {
         self.places.saturating_mul(self.rounds)
     }
 
-    /// A launch that writes to `held`, which has an element for each block-task.
-    pub fn call(self, held: &mut Buffer<Held>) -> Call<'static> {
-        let call = hold(BLOCK_TASK.as_nanos() as u64, held);
+    /// A launch that counts in `counts`, which has an element for each block-task.
+    pub fn call(self, counts: &mut Buffer<u32>) -> Call<'static> {
+        let call = hold_in_rounds(BLOCK_TASK.as_nanos() as u32 / HOLD_ROUND_NANOS, counts);
         // In no arm a plain grid: it could neither yield nor be revoked.
         call.grid(self.block_tasks()).block(self.block).preemption(Preemption::Preemptible)
     }
@@ -249,9 +249,9 @@ impl Kind {
                 Ok(Output::Values(output.unwrap_or(Ok(Values::U32(Vec::new())))?))
             }
             Body::Hold(hold) => {
-                let mut held = run.zeroed::<Held>(hold.block_tasks() as usize)?;
-                run.launch(hold.call(&mut held))?;
-                Ok(Output::Held(run.download(&held)?))
+                let mut counts = run.zeroed(hold.block_tasks() as usize)?;
+                run.launch(hold.call(&mut counts))?;
+                Ok(Output::Counts(run.download(&counts)?))
             }
         }
     }
@@ -260,8 +260,8 @@ impl Kind {
     pub fn mistake(&self, answer: &Answer) -> Option<String> {
         let is_right = match (&answer.output, &self.body) {
             (Output::Values(found), Body::Program { expected, .. }) => found.is_identical(expected),
-            (Output::Held(held), Body::Hold(hold)) => {
-                held.len() == hold.block_tasks() as usize && held.iter().all(|one| one.ended == 1)
+            (Output::Counts(counts), Body::Hold(hold)) => {
+                counts.len() == hold.block_tasks() as usize && counts.iter().all(|&one| one == 1)
             }
             _ => false,
         };
