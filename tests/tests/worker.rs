@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use preempt::error::{PoolError, WorkerError};
-use preempt::pool::{Application, Class, Pool, Stop, Task, TaskHandle};
+use preempt::pool::{AnyBuffer, Application, Class, Pool, Stop, Task, TaskHandle};
 use preempt::worker::Workers;
 use preempt::{CpuLayout, Device, Error};
 use preempt_test_kernels as kernels;
@@ -60,6 +60,83 @@ fn functions_are_called_in_other_processes() {
     let device = Task::new("device", |run| Ok((run.device(), run.call("device", &[])?)));
     let (here, there) = nightly.submit(&device.opaque()).and_then(TaskHandle::wait).expect("both");
     assert_eq!(there, [here as u8]);
+}
+
+#[test]
+fn a_task_and_its_worker_have_the_same_memory() {
+    let pool = pool(1, Workers::program(WORKER));
+    let nightly = pool.application(Class::Batch);
+    let shares = Task::new("shares", |run| {
+        let (mut x, mut y) = (run.shared::<u32>(1000)?, run.shared::<u32>(3)?);
+        run.fill(&mut x, 5)?;
+        // The function begins when this is done, and what is launched next finds what it has left.
+        run.launch(kernels::scale(2, &mut x).threads(1000))?;
+        run.call_with("scale", &[], &mut [&mut x, &mut y])?;
+        run.call_with("scale", &[], &mut [&mut x, &mut y])?;
+        run.launch(kernels::scale(1, &mut x).threads(1000))?;
+        Ok((run.download(&x)?, run.download(&y)?))
+    })
+    .opaque();
+    // `scale` multiplies, and adds the thread's number.
+    let scaled = |x: u32, factor: u32, i: u32| x * factor + i;
+    let expected: Vec<u32> =
+        (0..1000).map(|i| [2, 3, 3, 1].iter().fold(5, |x, &factor| scaled(x, factor, i))).collect();
+    for _ in 0..3 {
+        let given = nightly.submit(&shares).and_then(TaskHandle::wait).expect("both");
+        assert_eq!(given, (expected.clone(), vec![2; 3]));
+    }
+    let empty = Task::new("empty", |run| {
+        let (mut none, mut some) = (run.shared::<u32>(0)?, run.shared::<u8>(9)?);
+        run.call_with("lengths", &[], &mut [&mut none, &mut some])
+    });
+    assert_eq!(give(&nightly, &empty.opaque()).expect("lengths"), [0, 9]);
+}
+
+/// What a killed worker has written is in no memory that the task has when it runs again.
+#[test]
+fn memory_of_a_killed_worker_is_not_seen_again() {
+    let builder = Pool::builder().device(device()).workers(Workers::program(WORKER));
+    let pool = builder.revocations(u32::MAX).build().expect("a pool");
+    let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+    let marks = Marks::new("half");
+    let (folder, runs) = (marks.text(), std::sync::atomic::AtomicU32::new(0));
+    let half = Task::new("half", move |run| {
+        let mut x = run.shared::<u32>(100)?;
+        if runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+            run.call_with("half", folder.as_bytes(), &mut [&mut x])?;
+        }
+        run.download(&x)
+    });
+    let half = nightly.submit(&half.opaque()).expect("accepted");
+    marks.wait_for(1);
+    service.submit(&Task::new("user", |_| Ok(()))).and_then(TaskHandle::wait).expect("its place");
+    assert_eq!(half.wait().expect("zeros"), [0; 100]);
+}
+
+#[test]
+fn buffers_that_no_worker_can_have_are_refused() {
+    let pool = pool(1, Workers::program(WORKER));
+    let nightly = pool.application(Class::Batch);
+    let own = Task::new("own", |run| {
+        let mut x = run.zeroed::<u32>(4)?;
+        run.call_with("lengths", &[], &mut [&mut x])
+    });
+    assert!(matches!(failure(&nightly, &own.opaque()), WorkerError::NotShared { .. }));
+    let many = Task::new("many", |run| {
+        let mut all = (0..17).map(|_| run.shared::<u8>(1)).collect::<Result<Vec<_>, _>>()?;
+        let mut all: Vec<_> = all.iter_mut().map(|one| one as &mut dyn AnyBuffer).collect();
+        run.call_with("lengths", &[], &mut all)
+    });
+    assert!(matches!(
+        failure(&nightly, &many.opaque()),
+        WorkerError::ManyBuffers { buffers: 17, limit: 16, .. }
+    ));
+    let misfit = Task::new("misfit", |run| {
+        let mut x = run.shared::<u32>(3)?;
+        run.call_with("misfit", &[], &mut [&mut x])
+    });
+    assert!(matches!(failure(&nightly, &misfit.opaque()),
+        WorkerError::Failed { message, .. } if message.contains("same length")));
 }
 
 #[test]
@@ -138,8 +215,8 @@ fn a_worker_without_its_application_ends() {
     let (here, there) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("sockets");
-    // The protocol's name and version, a greeting, the device, and no contents.
-    let hello = [&b"preempt\x01\x00"[..], &0u64.to_le_bytes(), &0u64.to_le_bytes()].concat();
+    // The protocol's name and version, a greeting, the device, no contents, and no buffers.
+    let hello = [&b"preempt\x02\x00"[..], &[0; 8], &[0; 8], &[0]].concat();
     send(&here, &hello, SendFlags::empty()).expect("sent");
     drop(here);
     let mut command = Command::new(WORKER);

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
+#[cfg(target_os = "linux")]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -285,6 +287,19 @@ pub(crate) trait DeviceMemory {
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
         None
     }
+
+    /// What other processes [open](DeviceMemory::open) the allocation by that starts at this address; `None` if it is not
+    /// [shared](Contents::Shared).
+    #[cfg(target_os = "linux")]
+    fn shared(&self, address: u64) -> Option<Arc<OwnedFd>> {
+        let _ = address;
+        None
+    }
+
+    /// Maps memory of at least one byte that another process has allocated as [shared](Contents::Shared), with as many bytes, on a
+    /// device of the same kind. It is [freed](DeviceMemory::free) as what is allocated here. May block.
+    #[cfg(target_os = "linux")]
+    fn open(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<u64, Error>;
 }
 
 /// Where allocations of a device lie, for devices that may read them.
@@ -309,6 +324,10 @@ pub(crate) enum Contents {
     Zeros,
     /// Whatever bytes, for memory that is written before it is read.
     Any,
+    /// Zeros, in memory that other processes can [open](DeviceMemory::open). To allocate and free it may wait for kernels that
+    /// run.
+    #[cfg(target_os = "linux")]
+    Shared,
 }
 
 /// Memory that other libraries have allocated on a device, and what they do there.

@@ -494,6 +494,12 @@ impl Device {
         &self.inner.properties
     }
 
+    /// Whether it is a GPU, or a part of one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_gpu(&self) -> bool {
+        self.inner.properties.compute_capability.is_some()
+    }
+
     /// What the device and its host take beside the kernels' work. On a GPU, what launches, stops, reports and claims take
     /// was measured when it was opened, within [milliseconds](Device::measuring_costs). What the host alone decides
     /// ([`decision`](Costs::decision), [`absence`](Costs::absence)), and everything of the CPU device, is [as on an H200](Costs::h200).

@@ -52,6 +52,12 @@ pub enum ArgumentError {
         /// How many bytes were passed.
         bytes: usize,
     },
+    /// The memory of a buffer that workers can have, as the application's own.
+    #[error(
+        "the memory of a buffer of `Run::shared` cannot be given away, because the driver's `cuMemFree` does not free it; copy \
+         the contents to another buffer"
+    )]
+    NotGivenAway,
     /// A copy between places of different lengths.
     #[error("a copy of {from} elements into {to}; both sides have the same length")]
     LengthMismatch {

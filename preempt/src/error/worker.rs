@@ -65,6 +65,36 @@ pub enum WorkerError {
         /// Bytes that a name can have.
         limit: usize,
     },
+    /// A call that is given a buffer which no other process can have.
+    #[error(
+        "`{function}` is given a buffer that no other process can open; make it with `Run::shared`"
+    )]
+    NotShared {
+        /// The function.
+        function: Arc<str>,
+    },
+    /// A call that is given too many buffers.
+    #[error(
+        "`{function}` is given {buffers} buffers, and takes at most {limit}; join some of them"
+    )]
+    ManyBuffers {
+        /// The function.
+        function: Arc<str>,
+        /// Buffers of the call.
+        buffers: usize,
+        /// Buffers that a call can have.
+        limit: usize,
+    },
+    /// Memory of a GPU that a worker opens on a CPU device, or the other way round.
+    #[error(
+        "the memory of the call is a {given}'s, and is opened on a {opened}; open it on `Job::device` of its pool"
+    )]
+    OtherKind {
+        /// The kind of device that the task has.
+        given: &'static str,
+        /// The kind of the device that the worker named.
+        opened: &'static str,
+    },
     /// The function returned an error, or panicked.
     #[error("`{function}` failed in its worker: {message}")]
     Failed {

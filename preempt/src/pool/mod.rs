@@ -52,6 +52,8 @@ mod policy;
 mod resident;
 mod run;
 mod runtime;
+#[cfg(target_os = "linux")]
+mod shared;
 mod task;
 mod terms;
 
@@ -62,5 +64,7 @@ pub use dispatch::{PoolPlan, PoolPolicy, PoolStats, Victim, Waiting};
 pub use policy::{Elastic, FirstCome, InTime, UserFacingFirst};
 pub use resident::{Borrowed, Resident};
 pub use run::Run;
+#[cfg(target_os = "linux")]
+pub use shared::AnyBuffer;
 pub use task::{Application, Task, TaskHandle, TaskReport};
 pub use terms::{Class, OUTSTANDING, REVOCATIONS, Stop};

@@ -12,6 +12,8 @@ use preempt_device::kernel::KernelArg;
 
 use super::resident::{Borrowed, Evict, Place, Resident, Used};
 use super::runtime::Inner;
+#[cfg(target_os = "linux")]
+use super::shared::AnyBuffer;
 use super::task::Ticket;
 #[cfg(target_os = "linux")]
 use crate::error::WorkerError;
@@ -21,6 +23,8 @@ use crate::scheduler::{
 };
 use crate::sync::{Mutex, contain, lock};
 use crate::vocabulary::BufferId;
+#[cfg(target_os = "linux")]
+use crate::worker::Shared;
 
 /// Time that memory may take to come back after the task that had it has left: operations keep their buffers until the
 /// device needs them no more.
@@ -184,6 +188,18 @@ impl Run {
         self.with_room(|scheduler, timeout| scheduler.buffer_within(data, timeout))
     }
 
+    /// A zeroed buffer that functions of workers can use where it lies ([`call_with`](Run::call_with)). It stays bound to this
+    /// device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`zeroed`](Run::zeroed), and [`DeviceError::Unsupported`] where the GPU's driver, or the operating system, does not
+    /// let other processes have it.
+    #[cfg(target_os = "linux")]
+    pub fn shared<T: KernelArg>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        self.with_room(|scheduler, timeout| scheduler.shared_within(len, timeout))
+    }
+
     /// Launches a kernel, which writes buffers of this run alone.
     ///
     /// # Errors
@@ -285,12 +301,70 @@ impl Run {
     /// [`WorkerError`](crate::error::WorkerError), or [`PoolError::Revoked`].
     #[cfg(target_os = "linux")]
     pub fn call(&self, function: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.call_with(function, input, &mut [])
+    }
+
+    /// As [`call`](Run::call), where the function reads and writes buffers of this run where they lie, which
+    /// [`shared`](Run::shared) has made. Waits until all operations of this run are over. What the function leaves in a buffer is
+    /// there for the next operations.
+    ///
+    /// ```no_run
+    /// use preempt::pool::{Run, Task};
+    /// use preempt::worker::{Functions, Job};
+    ///
+    /// # fn halve(_: u64, _: usize) {}
+    /// # fn main() -> Result<(), preempt::Error> {
+    /// // The worker's side.
+    /// fn halves(job: &Job) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    ///     let device = preempt::Device::cuda(0)?;
+    ///     // SAFETY: the task below gives floats, and `halve` returns when it is done with them.
+    ///     let x = unsafe { job.buffers[0].open::<f32>(&device)? };
+    ///     halve(x.address(), x.len());
+    ///     Ok(Vec::new())
+    /// }
+    /// Functions::new().add("halves", halves).serve_if_worker();
+    ///
+    /// // The task's.
+    /// let task = Task::new("halves", |run: &Run| {
+    ///     let mut x = run.shared(1 << 20)?;
+    ///     run.fill(&mut x, 3.0)?;
+    ///     run.call_with("halves", &[], &mut [&mut x])?;
+    ///     run.download(&x)
+    /// });
+    /// # let _ = task.opaque();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`call`](Run::call), the first error of an operation of this run, or [`PoolError::NotReplayable`] for a buffer that is
+    /// not this run's.
+    #[cfg(target_os = "linux")]
+    pub fn call_with(
+        &self,
+        function: &str,
+        input: &[u8],
+        buffers: &mut [&mut dyn AnyBuffer],
+    ) -> Result<Vec<u8>, Error> {
         self.check()?;
         if !self.is_opaque {
             return Err(WorkerError::NotOpaque { task: self.name.clone() }.into());
         }
         let workers = self.inner.workers(self.device);
         let workers = workers.ok_or(WorkerError::None { function: function.into() })?;
+        let lent: Vec<_> = buffers.iter().map(|buffer| buffer.lent()).collect();
+        self.write("a worker's function", lent.iter().map(|lent| Some(lent.id)))?;
+        let is_gpu = self.scheduler.device().is_gpu();
+        let shared = lent.into_iter().map(|lent| {
+            let not_shared = WorkerError::NotShared { function: function.into() };
+            let descriptor = lent.descriptor.ok_or(not_shared)?;
+            Ok(Shared { descriptor, bytes: lent.bytes as u64, is_gpu })
+        });
+        let shared = shared.collect::<Result<Vec<_>, Error>>()?;
+        if !shared.is_empty() {
+            self.settle()?;
+        }
         let number = {
             let mut state = lock(&self.progress.state);
             state.calls += 1;
@@ -308,7 +382,7 @@ impl Run {
             state.end_calls.retain(|(of, _)| *of != number);
             state.is_revoked
         };
-        let called = workers.call(function, input, begins, ends);
+        let called = workers.call(function, input, shared, begins, ends);
         self.check()?;
         called?.ok_or_else(|| self.revoked())
     }
@@ -395,6 +469,18 @@ impl Run {
             return Ok(());
         }
         Err(PoolError::NotReplayable { task: self.name.clone(), operation }.into())
+    }
+
+    /// Waits until what was submitted until now is over; its first error.
+    #[cfg(target_os = "linux")]
+    fn settle(&self) -> Result<(), Error> {
+        let handles: Vec<_> =
+            lock(&self.progress.state).handles.iter().map(Handle::untyped).collect();
+        for handle in handles {
+            // The pool sees it, too.
+            handle.wait().map_err(|error| self.check().err().unwrap_or(error))?;
+        }
+        self.check()
     }
 
     /// Keeps an operation that was submitted, for its error and to cancel it.

@@ -139,12 +139,17 @@ impl Stream {
     /// # Errors
     ///
     /// [`DeviceError::NoContext`](crate::error::DeviceError::NoContext) on a device that is no GPU,
-    /// [`ArgumentError::ForeignBuffer`], [`LaunchError::InputLost`](crate::error::LaunchError::InputLost),
+    /// [`ArgumentError::ForeignBuffer`], [`ArgumentError::NotGivenAway`], [`LaunchError::InputLost`](crate::error::LaunchError::InputLost),
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped), or
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost); the buffer is dropped then.
     pub fn to_raw<T: KernelArg>(&self, buffer: Buffer<T>) -> Result<u64, Error> {
         // Memory that the driver did not give it cannot free.
-        self.shared().device.inner.backend.streams()?;
+        let device = &self.shared().device.inner;
+        device.backend.streams()?;
+        #[cfg(target_os = "linux")]
+        if device.backend.memory().shared(buffer.address()).is_some() {
+            return Err(Error::Argument(ArgumentError::NotGivenAway));
+        }
         self.after_all_uses(&buffer)?.wait()?;
         if buffer.len() * size_of::<T>() == 0 {
             return Ok(0);

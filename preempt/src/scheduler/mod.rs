@@ -283,6 +283,19 @@ impl Scheduler {
         })
     }
 
+    /// A zeroed buffer whose memory other processes can map, which waits for memory as [`zeroed_within`](Scheduler::zeroed_within)
+    /// does.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn shared_within<T: KernelArg>(
+        &self,
+        len: usize,
+        timeout: Duration,
+    ) -> Result<Buffer<T>, Error> {
+        self.with_patience(timeout, |patience, poll| {
+            Buffer::new(self.device(), len, Contents::Shared, patience, poll)
+        })
+    }
+
     fn with_patience<R>(
         &self,
         timeout: Duration,

@@ -35,7 +35,8 @@
 //! - A process becomes a worker only by what it finds on its standard input: a socket, on which the process that has started it
 //!   says so. An environment variable alone does not make it one.
 //! - Nothing listens: the two have a pair of sockets that no other process has. Contents are in memory whose descriptors go over
-//!   these.
+//!   these, and so are [buffers](crate::pool::Run::shared) of the task's device, which both sides use where they lie
+//!   ([`Run::call_with`](crate::pool::Run::call_with)).
 //! - A worker ends when the process that has started it does, also in the middle of a function. It has a process group of its
 //!   own: a key that interrupts the application does not interrupt its workers.
 //! - Messages that are none, answers that do not come in [time](Workers::time_limit), and ends of the process are errors of the
@@ -68,6 +69,7 @@ mod wire;
 mod workers;
 
 pub(crate) use process::Killer;
+pub(crate) use wire::Shared;
 use wire::{Kind, Message, Silence};
 pub use workers::{Standby, Workers};
 pub(crate) use workers::{Standbys, start_all};
@@ -86,14 +88,27 @@ type Given<T> = Result<T, Box<dyn StdError>>;
 type Function = dyn Fn(&Job) -> Given<Vec<u8>>;
 type Warm = dyn FnOnce(usize) -> Given<u64>;
 
+/// A buffer of the task that a call is given ([`Run::call_with`](crate::pool::Run::call_with)), as the worker sees it.
+#[derive(Clone, Debug)]
+pub struct SharedMemory(pub(crate) Shared);
+
+impl SharedMemory {
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes as usize
+    }
+}
+
 /// A call of a function, as the worker sees it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Job {
     /// The number of the worker's device among those of the pool.
     pub device: usize,
     /// What the task gave.
     pub input: Vec<u8>,
+    /// The buffers that it gave, which are this function's until it returns.
+    pub buffers: Vec<SharedMemory>,
 }
 
 /// The functions of a worker, by their names.
@@ -157,7 +172,7 @@ impl Functions {
         }
         loop {
             let call = wire::receive(socket, None)?;
-            let Message { kind: Kind::Call, number, name, contents: input } = call else {
+            let Message { kind: Kind::Call, number, name, contents: input, buffers } = call else {
                 return Ok(());
             };
             let answer = |kind, contents: Vec<u8>| {
@@ -168,7 +183,8 @@ impl Functions {
                 answer(Kind::Unknown, known.join("`, `").into_bytes())?;
                 continue;
             };
-            let job = Job { device, input };
+            let buffers = buffers.into_iter().map(SharedMemory).collect();
+            let job = Job { device, input, buffers };
             match caught(|| function(&job)) {
                 Ok(Ok(output)) => answer(Kind::Output, output)?,
                 Ok(Err(error)) => answer(Kind::Failed, error.to_string().into_bytes())?,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::wire::{self, Kind, LONGEST_NAME, Message, Silence};
+use super::wire::{self, Kind, LONGEST_NAME, MOST_BUFFERS, Message, Shared, Silence};
 use super::{GREETING, VARIABLE};
 use crate::error::{Error, WorkerError};
 
@@ -175,16 +175,21 @@ impl Process {
         &mut self,
         function: &str,
         input: &[u8],
+        buffers: Vec<Shared>,
         limit: Duration,
     ) -> Result<Vec<u8>, Error> {
         if function.len() > LONGEST_NAME {
             let (function, limit) = (function.into(), LONGEST_NAME);
             return Err(WorkerError::LongName { function, limit }.into());
         }
+        if buffers.len() > MOST_BUFFERS {
+            let (function, buffers, limit) = (function.into(), buffers.len(), MOST_BUFFERS);
+            return Err(WorkerError::ManyBuffers { function, buffers, limit }.into());
+        }
         self.ready(limit)?;
         self.calls += 1;
         let (name, contents) = (function.to_owned(), input.to_vec());
-        let call = Message { name, contents, ..Message::new(Kind::Call, self.calls) };
+        let call = Message { name, contents, buffers, ..Message::new(Kind::Call, self.calls) };
         wire::send(self.socket.as_fd(), &call).map_err(|silence| self.error(function, silence))?;
         let answer = wire::receive(self.socket.as_fd(), Instant::now().checked_add(limit));
         match answer.map_err(|silence| self.error(function, silence))? {

@@ -1,11 +1,12 @@
 //! What a pool and its worker say to each other, over a pair of sockets that no other process has: whole messages of a few bytes,
-//! whose contents are in memory that goes along as a descriptor.
+//! whose contents are in memory that goes along as a descriptor, as do buffers of the device.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,13 +18,23 @@ use rustix::net::{
 };
 
 /// What each message begins with: the protocol and its version.
-const MAGIC: [u8; 8] = *b"preempt\x01";
+const MAGIC: [u8; 8] = *b"preempt\x02";
 
 /// Bytes, at most, of the name in a message.
 pub const LONGEST_NAME: usize = 256;
 
-/// Bytes of a message without its name: the magic, the kind, a number, and the bytes in memory.
-const HEAD: usize = MAGIC.len() + 1 + 8 + 8;
+/// Buffers, at most, that a message has.
+pub const MOST_BUFFERS: usize = 16;
+
+/// Bytes of a message without its name and what it says of buffers: the magic, the kind, a number, the bytes in memory, and how
+/// many buffers there are.
+const HEAD: usize = MAGIC.len() + 1 + 8 + 8 + 1;
+
+/// Bytes that a message says of a buffer: how many it has, and whether a GPU has them.
+const OF_BUFFER: usize = 8 + 1;
+
+/// Descriptors, at most: the contents', and the buffers'.
+const MOST_DESCRIPTORS: usize = 1 + MOST_BUFFERS;
 
 /// The kinds of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,17 +56,28 @@ pub enum Kind {
 const KINDS: [Kind; 6] =
     [Kind::Hello, Kind::Ready, Kind::Call, Kind::Output, Kind::Failed, Kind::Unknown];
 
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Message {
     pub kind: Kind,
     pub number: u64,
     pub name: String,
     pub contents: Vec<u8>,
+    /// [`MOST_BUFFERS`] at most.
+    pub buffers: Vec<Shared>,
+}
+
+/// Memory of a device that both sides have.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    pub descriptor: Arc<OwnedFd>,
+    pub bytes: u64,
+    /// Whether it is a GPU's.
+    pub is_gpu: bool,
 }
 
 impl Message {
     pub fn new(kind: Kind, number: u64) -> Message {
-        Message { kind, number, name: String::new(), contents: Vec::new() }
+        Message { kind, number, name: String::new(), contents: Vec::new(), buffers: Vec::new() }
     }
 }
 
@@ -89,6 +111,11 @@ pub fn send(socket: BorrowedFd<'_>, message: &Message) -> Result<(), Silence> {
     head.push(KINDS.iter().position(|kind| *kind == message.kind).unwrap_or_default() as u8);
     head.extend(message.number.to_le_bytes());
     head.extend((message.contents.len() as u64).to_le_bytes());
+    head.push(message.buffers.len() as u8);
+    for Shared { bytes, is_gpu, .. } in &message.buffers {
+        head.extend(bytes.to_le_bytes());
+        head.push(u8::from(*is_gpu));
+    }
     head.extend(message.name.as_bytes());
     let memory = match &*message.contents {
         [] => None,
@@ -98,9 +125,10 @@ pub fn send(socket: BorrowedFd<'_>, message: &Message) -> Result<(), Silence> {
             Some(memory)
         }
     };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = memory.iter().map(AsFd::as_fd).collect::<Vec<_>>();
+    let buffers = message.buffers.iter().map(|buffer| buffer.descriptor.as_fd());
+    let descriptors = memory.iter().map(AsFd::as_fd).chain(buffers).collect::<Vec<_>>();
     if !descriptors.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
@@ -115,8 +143,8 @@ pub fn send(socket: BorrowedFd<'_>, message: &Message) -> Result<(), Silence> {
 /// Waits for a message, at most until `deadline`.
 pub fn receive(socket: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<Message, Silence> {
     await_readable(socket, deadline)?;
-    let mut bytes = [0; HEAD + LONGEST_NAME];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut bytes = [0; HEAD + MOST_BUFFERS * OF_BUFFER + LONGEST_NAME];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(
         socket,
@@ -129,16 +157,16 @@ pub fn receive(socket: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<Mess
         Err(Errno::CONNRESET) => 0,
         Err(error) => return Err(error.into()),
     };
-    let mut memory: Option<OwnedFd> = None;
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
     for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            memory = descriptors.last().or(memory);
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            descriptors.extend(some);
         }
     }
     if len == 0 {
         return Err(Silence::Ended);
     }
-    read(&bytes[..len], memory.map(File::from))
+    read(&bytes[..len], descriptors)
 }
 
 fn await_readable(socket: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<(), Silence> {
@@ -160,7 +188,7 @@ fn await_readable(socket: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<(
     }
 }
 
-fn read(bytes: &[u8], memory: Option<File>) -> Result<Message, Silence> {
+fn read(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<Message, Silence> {
     let nonsense = Silence::Nonsense;
     let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(nonsense("a message that is too short"));
@@ -174,15 +202,23 @@ fn read(bytes: &[u8], memory: Option<File>) -> Result<Message, Silence> {
     let Some((number, rest)) = rest.split_first_chunk::<8>() else {
         return Err(nonsense("a message without a number"));
     };
-    let Some((len, name)) = rest.split_first_chunk::<8>() else {
+    let Some((len, rest)) = rest.split_first_chunk::<8>() else {
         return Err(nonsense("a message without a length"));
+    };
+    let Some((&[buffers], rest)) = rest.split_first_chunk::<1>() else {
+        return Err(nonsense("a message that is too short for its buffers"));
+    };
+    let Some((of_buffers, name)) = rest.split_at_checked(usize::from(buffers) * OF_BUFFER) else {
+        return Err(nonsense("a message that is too short for its buffers"));
     };
     let kind = *KINDS.get(usize::from(kind)).ok_or(nonsense("a message of no kind"))?;
     let name = std::str::from_utf8(name).map_err(|_| nonsense("a name that is no text"))?;
     let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| nonsense("no length"))?;
     let mut contents = Vec::new();
+    let mut descriptors = descriptors.into_iter();
     if len > 0 {
-        let memory = memory.ok_or(nonsense("a message without its contents"))?;
+        let memory = descriptors.next().ok_or(nonsense("a message without its contents"))?;
+        let memory = File::from(memory);
         if memory.metadata()?.len() != len as u64 {
             return Err(nonsense("contents of another length"));
         }
@@ -192,7 +228,15 @@ fn read(bytes: &[u8], memory: Option<File>) -> Result<Message, Silence> {
         contents.resize(len, 0);
         memory.read_exact_at(&mut contents, 0)?;
     }
-    Ok(Message { kind, number: u64::from_le_bytes(*number), name: name.to_owned(), contents })
+    let (of_buffers, _) = of_buffers.as_chunks::<OF_BUFFER>();
+    let buffers = of_buffers.iter().map(|&[ref bytes @ .., is_gpu]| {
+        let descriptor = descriptors.next().ok_or(nonsense("a message without its buffers"))?;
+        let (descriptor, bytes) = (Arc::new(descriptor), u64::from_le_bytes(*bytes));
+        Ok(Shared { descriptor, bytes, is_gpu: is_gpu != 0 })
+    });
+    let buffers = buffers.collect::<Result<_, Silence>>()?;
+    let (number, name) = (u64::from_le_bytes(*number), name.to_owned());
+    Ok(Message { kind, number, name, contents, buffers })
 }
 
 #[cfg(test)]
@@ -206,14 +250,36 @@ mod tests {
             .expect("sockets")
     }
 
+    /// Memory of this length.
+    fn memory(len: usize) -> File {
+        let memory = File::from(memfd_create("preempt", MemfdFlags::CLOEXEC).expect("memory"));
+        memory.write_all_at(&vec![1; len], 0).expect("written");
+        memory
+    }
+
     #[test]
     fn messages_arrive_whole() {
         let (here, there) = pair();
         for (kind, len) in KINDS.into_iter().zip([0, 1, 100, 5_000_000, 0, 7]) {
-            let contents = (0..len).map(|byte| byte as u8).collect();
-            let sent = Message { kind, number: 7 << 40, name: "name".into(), contents };
-            send(here.as_fd(), &sent).expect("sent");
-            assert_eq!(receive(there.as_fd(), None).expect("received"), sent);
+            for count in [0, 1, MOST_BUFFERS] {
+                let contents = (0..len).map(|byte| byte as u8).collect();
+                let buffers = (0..count).map(|number| Shared {
+                    descriptor: Arc::new(memory(number).into()),
+                    bytes: 3 + number as u64,
+                    is_gpu: number % 2 == 1,
+                });
+                let (name, buffers) = ("n".repeat(LONGEST_NAME), buffers.collect());
+                let sent = Message { kind, number: 7 << 40, name, contents, buffers };
+                send(here.as_fd(), &sent).expect("sent");
+                let found = receive(there.as_fd(), None).expect("received");
+                assert_eq!((found.kind, found.number, found.name), (kind, 7 << 40, sent.name));
+                assert!(found.contents == sent.contents && found.buffers.len() == count);
+                for (number, buffer) in found.buffers.iter().enumerate() {
+                    let size = rustix::fs::fstat(&buffer.descriptor).expect("a file").st_size;
+                    assert_eq!((size, buffer.bytes), (number as i64, 3 + number as u64));
+                    assert_eq!(buffer.is_gpu, number % 2 == 1);
+                }
+            }
         }
         let now = Some(Instant::now());
         assert!(matches!(receive(there.as_fd(), now), Err(Silence::Late)));
@@ -229,26 +295,37 @@ mod tests {
             bytes.push(kind);
             bytes.extend(1u64.to_le_bytes());
             bytes.extend(len.to_le_bytes());
+            bytes.push(0);
             bytes
         };
-        assert!(read(&head(0, 0), None).is_ok());
-        let memory = |len: usize| {
-            let memory = File::from(memfd_create("preempt", MemfdFlags::CLOEXEC).expect("memory"));
-            memory.write_all_at(&vec![1; len], 0).expect("written");
-            Some(memory)
+        // With this many buffers, of which nothing is said.
+        let with = |buffers: u8| {
+            let mut bytes = head(2, 4);
+            bytes[HEAD - 1] = buffers;
+            bytes
         };
-        assert!(read(&head(3, 4), memory(4)).is_ok());
-        let short = (0..HEAD).map(|len| (head(0, 0)[..len].to_vec(), None));
+        let lent = |lens: &[usize]| -> Vec<OwnedFd> {
+            lens.iter().map(|&len| memory(len).into()).collect()
+        };
+        assert!(read(&head(0, 0), lent(&[])).is_ok());
+        assert!(read(&head(3, 4), lent(&[4])).is_ok());
+        let one = [with(1), vec![0; OF_BUFFER]].concat();
+        assert!(read(&one, lent(&[4, 9])).is_ok());
+        let short = (0..HEAD).map(|len| (head(0, 0)[..len].to_vec(), lent(&[])));
         let wrong = [
-            (b"hello, worker, what is this".to_vec(), None),
-            (head(6, 0), None),
-            (head(3, 4), None),
-            (head(3, 4), memory(3)),
-            (head(3, u64::MAX), memory(3)),
-            ([head(0, 0), vec![0xff]].concat(), None),
+            (b"hello, worker, what is this".to_vec(), lent(&[])),
+            (head(6, 0), lent(&[])),
+            (head(3, 4), lent(&[])),
+            (head(3, 4), lent(&[3])),
+            (head(3, u64::MAX), lent(&[3])),
+            ([head(0, 0), vec![0xff]].concat(), lent(&[])),
+            (one, lent(&[4])),
+            (with(1), lent(&[4, 9])),
+            ([with(2), vec![0; OF_BUFFER]].concat(), lent(&[4, 9, 9])),
+            (with(255), lent(&[4])),
         ];
-        for (bytes, memory) in short.chain(wrong) {
-            let found = read(&bytes, memory);
+        for (bytes, descriptors) in short.chain(wrong) {
+            let found = read(&bytes, descriptors);
             assert!(matches!(found, Err(Silence::Nonsense(_))), "{bytes:?}: {found:?}");
         }
     }

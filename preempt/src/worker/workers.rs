@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::began;
 use super::process::{Killer, Process};
+use super::wire::Shared;
 use crate::error::{Error, WorkerError};
 
 /// The longest that a call takes unless an application says otherwise: a worker that hangs has its device for so long.
@@ -112,12 +113,13 @@ pub(crate) fn start_all(
 }
 
 impl Standbys {
-    /// Calls a function of a standby. `begins` is given what kills it, and says whether it is to begin; `ends` says whether it
+    /// Calls a function of a standby, which may use these buffers. `begins` is given what kills it, and says whether it is to begin; `ends` says whether it
     /// may have been killed.
     pub fn call(
         &self,
         function: &str,
         input: &[u8],
+        buffers: Vec<Shared>,
         begins: impl FnOnce(Killer) -> bool,
         ends: impl FnOnce() -> bool,
     ) -> Result<Option<Vec<u8>>, Error> {
@@ -126,10 +128,13 @@ impl Standbys {
             self.stand_by(process);
             return Ok(None);
         }
-        let called = process.call(function, input, self.workers.time_limit);
+        let called = process.call(function, input, buffers, self.workers.time_limit);
         let was_killed = ends();
         let is_there = match &called {
-            Ok(_) | Err(Error::Worker(WorkerError::LongName { .. })) => true,
+            Ok(_)
+            | Err(Error::Worker(WorkerError::LongName { .. } | WorkerError::ManyBuffers { .. })) => {
+                true
+            }
             // Of the function, as opposed to what makes the worker ready.
             Err(Error::Worker(WorkerError::Failed { .. } | WorkerError::NoFunction { .. })) => {
                 process.memory().is_some()

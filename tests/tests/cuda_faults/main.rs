@@ -37,6 +37,7 @@ mod peers;
 mod pools;
 mod programs;
 mod raw;
+mod shared;
 mod signal_paths;
 mod workloads;
 
@@ -61,14 +62,17 @@ const POISONED: &str = "checkpoints-poisoned";
 const ONCE: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 
 /// Calls on drop, which free nothing after an error.
-const FREES: [&str; 8] = [
+const FREES: [&str; 11] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
     "cuGreenCtxDestroy",
+    "cuMemAddressFree",
     "cuMemFree_v2",
     "cuMemFreeHost",
+    "cuMemRelease",
+    "cuMemUnmap",
     "cuModuleUnload",
 ];
 
@@ -231,6 +235,7 @@ fn run(case: &Case) -> Found {
             "fills" => workloads::fills(&device, &mut found),
             "foreign" => foreign::run(&device, &mut found),
             "raw" => raw::run(&device, &mut found),
+            "shared" => shared::run(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             _ if is_pool => pools::run(case, &device, &mut found),

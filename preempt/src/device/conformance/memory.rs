@@ -16,6 +16,8 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("host memory is zeroed, and copied from and to", host_memory_is_copied),
     ("memory is zeroed, bounded and freed", memory_is_bounded),
     ("free memory is counted", memory_is_counted),
+    #[cfg(target_os = "linux")]
+    ("other processes open shared memory", shared_memory_is_opened),
 ];
 
 /// Copies, and waits for it.
@@ -246,4 +248,45 @@ fn memory_is_bounded(rig: &mut Rig<'_>) {
     }
     let buffer = rig.buffer(bytes / 4);
     assert!(download(rig, &buffer).iter().all(|&word| word == 0), "memory is not zeroed");
+}
+
+/// This process stands for the other one.
+#[cfg(target_os = "linux")]
+fn shared_memory_is_opened(rig: &mut Rig<'_>) {
+    use std::os::fd::AsFd;
+
+    use crate::device::{Device, Patience};
+
+    let new = |device: &Device, len| {
+        let patience = Patience { timeout: std::time::Duration::ZERO, most: 0 };
+        Buffer::<u32>::new(device, len, Contents::Shared, patience, None).expect("memory")
+    };
+    let device = rig.device;
+    let memory = device.inner.backend.memory();
+    assert!(rig.buffer(100).memory.shared().is_none(), "it is this process's alone");
+    assert!(new(device, 0).memory.shared().is_some(), "empty ones can be passed, too");
+    for len in [1, 1000, 1 << 20] {
+        // The second of the same size must not find what the first one has left.
+        for _ in 0..2 {
+            let own = new(device, len);
+            assert!(download(rig, &own).iter().all(|&word| word == 0), "{len}: not zeroed");
+            let descriptor = own.memory.shared().expect("it is shared");
+            let open = || {
+                let address = memory.open(descriptor.as_fd(), 4 * len).expect("it is there");
+                // SAFETY: just mapped, for this buffer.
+                unsafe { Buffer::<u32>::from_parts(device, address, len) }
+            };
+            let (one, other) = (open(), open());
+            let data: Vec<u32> = (0..len as u32).map(|x| x ^ 0x3333_0000).collect();
+            let data = Arc::new(data);
+            upload(rig, &data, &one);
+            assert!(download(rig, &own) == *data && download(rig, &other) == *data, "{len}");
+            // It stays as long as it is mapped anywhere.
+            drop((own, one));
+            assert!(download(rig, &other) == *data, "{len}");
+        }
+    }
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    let refused = memory.open(file.as_fd(), 4096);
+    assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
 }

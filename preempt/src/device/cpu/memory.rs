@@ -1,8 +1,14 @@
 //! Memory for buffers on devices whose memory is the host's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+#[cfg(target_os = "linux")]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
+use super::shared::SharedMemory;
 use crate::device::{Contents, DeviceMemory, MemoryInfo, Place, lock};
 use crate::error::{Error, MemoryError};
 use crate::sync::Mutex;
@@ -16,17 +22,25 @@ pub(in crate::device) struct Memory {
     /// Bytes that buffers have now.
     used: Mutex<usize>,
     place: Place,
+    #[cfg(target_os = "linux")]
+    shared: Mutex<SharedMemory>,
 }
 
 impl Memory {
     pub fn new(limit: Option<usize>, place: Place) -> Memory {
-        Memory { limit, used: Mutex::default(), place }
+        Memory {
+            limit,
+            used: Mutex::default(),
+            place,
+            #[cfg(target_os = "linux")]
+            shared: Mutex::default(),
+        }
     }
 }
 
 impl DeviceMemory for Memory {
     // Always zeroed: reads of memory of the host that was never written would be undefined.
-    fn allocate(&self, bytes: usize, _contents: Contents) -> Result<u64, Error> {
+    fn allocate(&self, bytes: usize, contents: Contents) -> Result<u64, Error> {
         if bytes == 0 {
             return Ok(ALIGNMENT as u64);
         }
@@ -36,25 +50,34 @@ impl DeviceMemory for Memory {
         if self.limit.is_some_and(|limit| bytes > limit - *used) {
             return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
         }
-        // SAFETY: the size is not 0.
-        let address = unsafe { alloc_zeroed(layout) };
-        match address.is_null() {
-            true => Err(Error::Memory(MemoryError::OutOfMemory { bytes })),
-            false => {
-                *used += bytes;
-                Ok(address as u64)
-            }
-        }
+        let address = match contents {
+            #[cfg(target_os = "linux")]
+            Contents::Shared => lock(&self.shared).allocate(bytes)?,
+            // SAFETY: the size is not 0.
+            Contents::Zeros | Contents::Any => match unsafe { alloc_zeroed(layout) } as u64 {
+                0 => return Err(Error::Memory(MemoryError::OutOfMemory { bytes })),
+                address => address,
+            },
+        };
+        *used += bytes;
+        Ok(address)
     }
 
     unsafe fn free(&self, address: u64, bytes: usize) {
-        if bytes > 0
-            && let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT)
-        {
+        let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT) else { return };
+        if bytes == 0 {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        // SAFETY: nothing uses it, as the caller says.
+        let is_shared = unsafe { lock(&self.shared).free(address) };
+        #[cfg(not(target_os = "linux"))]
+        let is_shared = false;
+        if !is_shared {
             // SAFETY: `allocate` gave this address for this layout, as the caller says.
             unsafe { dealloc(address as *mut u8, layout) }
-            *lock(&self.used) -= bytes;
         }
+        *lock(&self.used) -= bytes;
     }
 
     unsafe fn fill(&self, address: u64, data: *const u8, bytes: usize) -> Result<(), Error> {
@@ -98,6 +121,22 @@ impl DeviceMemory for Memory {
                 .and_then(|text| of_host(&text))
                 .unwrap_or(most),
         })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn shared(&self, address: u64) -> Option<Arc<OwnedFd>> {
+        lock(&self.shared).descriptor(address)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn open(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<u64, Error> {
+        let mut used = lock(&self.used);
+        if self.limit.is_some_and(|limit| bytes > limit - *used) {
+            return Err(Error::Memory(MemoryError::OutOfMemory { bytes }));
+        }
+        let address = lock(&self.shared).open(descriptor, bytes)?;
+        *used += bytes;
+        Ok(address)
     }
 }
 

@@ -37,6 +37,8 @@ mod memory;
 #[cfg(test)]
 pub(crate) mod model;
 mod program;
+#[cfg(target_os = "linux")]
+mod shared;
 mod threads;
 
 use block::Resident;

@@ -1,5 +1,7 @@
 //! The contract of `device`, on a GPU.
 
+#[cfg(target_os = "linux")]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -323,9 +325,13 @@ impl DeviceMemory for CudaDevice {
         let something_runs = self.something_runs();
         let zeroing = match contents {
             Contents::Any => Zeroing::None,
-            Contents::Zeros if something_runs => Zeroing::ByCopies,
-            Contents::Zeros => Zeroing::ByKernel,
+            _ if something_runs => Zeroing::ByCopies,
+            _ => Zeroing::ByKernel,
         };
+        #[cfg(target_os = "linux")]
+        if contents == Contents::Shared && bytes > 0 {
+            return self.allocate_shared(bytes, zeroing);
+        }
         let address = match self.pool.allocate(bytes, zeroing) {
             Err(Error::Memory(MemoryError::OutOfMemory { .. })) if !self.gpu_runs() => {
                 // Freed memory may be in pieces that are too small.
@@ -339,6 +345,11 @@ impl DeviceMemory for CudaDevice {
     }
 
     unsafe fn free(&self, address: u64, bytes: usize) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the caller's promise.
+        if unsafe { self.shareable.free(address) } {
+            return;
+        }
         // SAFETY: the caller's promise.
         unsafe { self.pool.free(address, bytes) }
     }
@@ -381,9 +392,38 @@ impl DeviceMemory for CudaDevice {
     fn foreign(&self) -> Option<&dyn ForeignMemory> {
         Some(&self.foreign)
     }
+
+    #[cfg(target_os = "linux")]
+    fn shared(&self, address: u64) -> Option<Arc<OwnedFd>> {
+        self.shareable.descriptor(address)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn open(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<u64, Error> {
+        self.without_proxy(|| self.shareable.open(descriptor, bytes))
+    }
 }
 
 impl CudaDevice {
+    /// Maps memory, where the driver may wait for kernels that run, and would for each proxy.
+    #[cfg(target_os = "linux")]
+    fn without_proxy<R>(&self, map: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
+        let _entered = self.context().enter()?;
+        let _held = self.proxy.hold();
+        self.end_proxy();
+        map()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn allocate_shared(&self, bytes: usize, zeroing: Zeroing) -> Result<u64, Error> {
+        let _entered = self.context().enter()?;
+        let address = self.without_proxy(|| self.shareable.allocate(bytes))?;
+        // After an error the device may still write it, so it stays until the device is dropped.
+        // SAFETY: just allocated, and no other thread knows of it.
+        unsafe { self.pool.zero_now(address, bytes, zeroing) }?;
+        Ok(address)
+    }
+
     pub(super) fn context(&self) -> &Context {
         &self.shared.context
     }

@@ -19,8 +19,8 @@ pub(super) use sys::{
     CUcontext as RawContext, CUdevResource as Resource, CUdevice_attribute as DeviceAttribute,
     CUdeviceptr as Address, CUevent as RawEvent, CUfunction as RawFunction,
     CUfunction_attribute as FunctionAttribute, CUgraph as RawGraph, CUgraphExec as RawGraphExec,
-    CUgraphNode as RawNode, CUgreenCtx as RawPart, CUmemoryPool as RawPool, CUmodule as RawModule,
-    CUstream as RawStream,
+    CUgraphNode as RawNode, CUgreenCtx as RawPart, CUmemGenericAllocationHandle as RawMemory,
+    CUmemoryPool as RawPool, CUmodule as RawModule, CUstream as RawStream,
 };
 
 /// What a driver function returns.
@@ -141,6 +141,22 @@ functions! {
     cuMemPoolDestroy(RawPool);
     cuMemAllocFromPoolAsync(*mut Address, usize, RawPool, RawStream);
     cuMemFreeAsync(Address, RawStream);
+    cuMemGetAllocationGranularity(
+        *mut usize, *const sys::CUmemAllocationProp, sys::CUmemAllocationGranularity_flags
+    );
+    cuMemCreate(*mut RawMemory, usize, *const sys::CUmemAllocationProp, c_ulonglong);
+    cuMemRelease(RawMemory);
+    cuMemExportToShareableHandle(
+        *mut c_void, RawMemory, sys::CUmemAllocationHandleType, c_ulonglong
+    );
+    cuMemImportFromShareableHandle(
+        *mut RawMemory, *mut c_void, sys::CUmemAllocationHandleType
+    );
+    cuMemAddressReserve(*mut Address, usize, usize, Address, c_ulonglong);
+    cuMemAddressFree(Address, usize);
+    cuMemMap(Address, usize, usize, RawMemory, c_ulonglong);
+    cuMemUnmap(Address, usize);
+    cuMemSetAccess(Address, usize, *const sys::CUmemAccessDesc, usize);
     cuMemsetD8Async(Address, u8, usize, RawStream);
     cuMemsetD16Async(Address, u16, usize, RawStream);
     cuMemsetD32Async(Address, u32, usize, RawStream);

@@ -206,15 +206,7 @@ impl Pool {
                 )?;
             }
             // SAFETY: just allocated with this size.
-            unsafe {
-                match zeroing {
-                    Zeroing::None => Ok(()),
-                    Zeroing::ByCopies => self.copy_zeros(address, bytes, stream),
-                    Zeroing::ByKernel => {
-                        call!(self.context, cuMemsetD8Async(address, 0, bytes, stream))
-                    }
-                }
-            }
+            unsafe { self.zero(address, bytes, zeroing, stream) }
         });
         match number.and_then(|number| self.line.wait(number)) {
             Ok(()) => Ok(address),
@@ -228,6 +220,49 @@ impl Pool {
                     unsafe { self.free(address, bytes) }
                 }
                 Err(error)
+            }
+        }
+    }
+
+    /// Zeroes memory, and waits until it is done. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the caller's.
+    #[cfg(target_os = "linux")]
+    pub unsafe fn zero_now(
+        &self,
+        address: u64,
+        bytes: usize,
+        zeroing: Zeroing,
+    ) -> Result<(), Error> {
+        let number = self.line.issue(|stream| {
+            // SAFETY: the caller's promise.
+            unsafe { self.zero(address, bytes, zeroing, stream) }
+        });
+        number.and_then(|number| self.line.wait(number))
+    }
+
+    /// Zeroes memory in stream order. The context is entered.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the caller's.
+    unsafe fn zero(
+        &self,
+        address: u64,
+        bytes: usize,
+        zeroing: Zeroing,
+        stream: RawStream,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match zeroing {
+                Zeroing::None => Ok(()),
+                Zeroing::ByCopies => self.copy_zeros(address, bytes, stream),
+                Zeroing::ByKernel => {
+                    call!(self.context, cuMemsetD8Async(address, 0, bytes, stream))
+                }
             }
         }
     }

@@ -11,6 +11,7 @@
 //! | `memory` | pinned memory, and the pool that buffers come from |
 //! | `host_pool` | pinned memory of the application |
 //! | `foreign` | memory that other libraries have allocated |
+//! | `shareable` | memory that other processes can map |
 //! | `interop` | streams, events and contexts of other libraries |
 //! | `queues` | the streams that cohorts run in, their signal words |
 //! | `control_blocks`, `requeue_lists` | control blocks with their posts, requeue lists |
@@ -79,6 +80,8 @@ mod requeue_lists;
 mod requirements;
 mod ring;
 mod save_areas;
+#[cfg(target_os = "linux")]
+mod shareable;
 mod staged;
 mod streams;
 mod transfer;
@@ -104,6 +107,8 @@ use probe::probe;
 use proxy::Proxy;
 use queues::{DeviceQueues, QUEUES, Streams};
 use requeue_lists::RequeueLists;
+#[cfg(target_os = "linux")]
+use shareable::Shareable;
 use streams::{BlockPriority, LAST_WAIT, Stream, TrackedStream};
 use watch::Watch;
 
@@ -215,6 +220,8 @@ pub(super) struct CudaDevice {
     pool: Arc<Pool>,
     host: Arc<HostPool>,
     foreign: Foreign,
+    #[cfg(target_os = "linux")]
+    shareable: Shareable,
     interop: Interop,
     peers: Peers,
     proxy: Proxy,
@@ -302,6 +309,8 @@ impl CudaDevice {
                 (properties.shared_per_block, properties.shared_per_sm),
             )?,
             foreign: Foreign::new(&context, pool.raw()),
+            #[cfg(target_os = "linux")]
+            shareable: Shareable::new(&context),
             interop: Interop::new(&context),
             peers: Peers::new(&context)?,
             uploads,

@@ -135,7 +135,12 @@ impl<T: KernelArg> Buffer<T> {
         let bytes = bytes.ok_or(Error::Memory(MemoryError::OutOfMemory { bytes: usize::MAX }))?;
         let inner = &device.inner;
         let address = inner.allocations.allocate(inner, (bytes, contents), patience, poll)?;
-        let memory = Memory::new(device, address, bytes, false);
+        #[cfg(target_os = "linux")]
+        // Other devices could not read it.
+        let is_bound = contents == Contents::Shared;
+        #[cfg(not(target_os = "linux"))]
+        let is_bound = false;
+        let memory = Memory::new(device, address, bytes, is_bound);
         Ok(Buffer { memory: Arc::new(memory), len, element: PhantomData })
     }
 

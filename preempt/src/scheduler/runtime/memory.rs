@@ -10,9 +10,14 @@
 //! once often move again.
 
 use std::fmt;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+#[cfg(target_os = "linux")]
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::completion::Completion;
 use super::shared::Shared;
@@ -190,6 +195,16 @@ impl Memory {
     pub unsafe fn fill(&self, data: *const u8) -> Result<(), Error> {
         // SAFETY: allocated with this size; the caller says the rest.
         unsafe { self.home.backend.memory().fill(self.home.address, data, self.bytes) }
+    }
+
+    /// What other processes open the memory at home by, if they can.
+    #[cfg(target_os = "linux")]
+    pub fn shared(&self) -> Option<Arc<OwnedFd>> {
+        match self.bytes {
+            // No memory; any descriptor stands for it.
+            0 => memfd_create("preempt", MemfdFlags::CLOEXEC).ok().map(Arc::new),
+            _ => self.home.backend.memory().shared(self.home.address),
+        }
     }
 
     /// Ends the uses of the memory with the next operation that is posted for it.

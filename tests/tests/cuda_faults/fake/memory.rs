@@ -34,6 +34,8 @@ pub struct Memory {
     /// The pool that it is of, or 0.
     pool: usize,
     is_live: bool,
+    /// Whether it is of a file of the system's, so that pages of it that are given back keep what they had.
+    is_file: bool,
 }
 
 /// A queued access that is not over.
@@ -118,9 +120,9 @@ impl FakePool {
     }
 }
 
-/// The number of allocations.
+/// The number of allocations, and of handles and addresses of shared ones.
 pub fn live() -> usize {
-    state().memory.values().filter(|memory| memory.is_live).count()
+    state().memory.values().filter(|memory| memory.is_live).count() + super::shares::live()
 }
 
 /// The number of allocations, once it is at most `before` or a while has passed: queued work may free some yet.
@@ -197,6 +199,35 @@ impl State {
         }
         id
     }
+
+    /// Copies memory that the caller has looked at. Where there are zeros alone, whole pages are given back instead: most long copies
+    /// zero device memory that is not touched otherwise until it is used.
+    pub fn copy(&self, to: usize, from: usize, bytes: usize) {
+        let target = to..to + bytes;
+        // SAFETY: the caller has looked.
+        let source = || unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
+        let whole = pages(&target);
+        let is_file =
+            || self.memory.range(..=to).next_back().is_some_and(|(_, memory)| memory.is_file);
+        if whole.is_empty() || !is_zero(source()) || is_file() {
+            // SAFETY: both are allocated, and do not overlap.
+            return unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        }
+        for end in around_pages(target) {
+            // SAFETY: within what is written.
+            unsafe { ptr::write_bytes(end.start as *mut u8, 0, end.len()) };
+        }
+        // SAFETY: whole pages of what is written, so nothing else is in them. The allocator has them from no file, so they are zero
+        // when they are touched next.
+        unsafe {
+            rustix::mm::madvise(
+                whole.start as *mut _,
+                whole.len(),
+                rustix::mm::Advice::LinuxDontNeed,
+            )
+        }
+        .expect("pages of this process");
+    }
 }
 
 /// Whether a call has told the application that a context is lost. This driver works on.
@@ -215,11 +246,17 @@ pub fn allocate(bytes: usize, kind: Kind) -> usize {
         // SAFETY: within the allocation.
         unsafe { start.add(end.start).write_bytes(FRESH, end.len()) };
     }
-    state().memory.insert(
-        start as usize,
-        Memory { bytes, kind, context: super::CURRENT.get().addr(), pool: 0, is_live: true },
-    );
+    let context = super::CURRENT.get().addr();
+    let memory = Memory { bytes, kind, context, pool: 0, is_live: true, is_file: false };
+    state().memory.insert(start as usize, memory);
     start as usize
+}
+
+/// Notes a mapping of [shared](super::shares) memory.
+pub fn add_mapping(start: usize, bytes: usize) {
+    let (kind, context) = (Kind::Device, super::CURRENT.get().addr());
+    let memory = Memory { bytes, kind, context, pool: 0, is_live: true, is_file: true };
+    state().memory.insert(start, memory);
 }
 
 /// The whole pages in a range.
@@ -236,29 +273,6 @@ fn around_pages(range: Range<usize>) -> [Range<usize>; 2] {
         return [range.clone(), range.end..range.end];
     }
     [range.start..pages.start, pages.end..range.end]
-}
-
-/// Copies memory that the caller has looked at. Where there are zeros alone, whole pages are given back instead: most long copies
-/// zero device memory that is not touched otherwise until it is used.
-pub fn copy(to: usize, from: usize, bytes: usize) {
-    let target = to..to + bytes;
-    // SAFETY: the caller has looked.
-    let source = || unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
-    let whole = pages(&target);
-    if whole.is_empty() || !is_zero(source()) {
-        // SAFETY: both are allocated, and do not overlap.
-        return unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
-    }
-    for end in around_pages(target) {
-        // SAFETY: within what is written.
-        unsafe { ptr::write_bytes(end.start as *mut u8, 0, end.len()) };
-    }
-    // SAFETY: whole pages of what is written, so nothing else is in them. The allocator has them from no file, so they are zero
-    // when they are touched next.
-    unsafe {
-        rustix::mm::madvise(whole.start as *mut _, whole.len(), rustix::mm::Advice::LinuxDontNeed)
-    }
-    .expect("pages of this process");
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

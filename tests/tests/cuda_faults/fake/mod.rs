@@ -24,6 +24,7 @@ mod panics;
 mod parts;
 mod peers;
 mod saves;
+mod shares;
 mod transfers;
 
 pub use application::{TheirEvent, TheirStream, their_context};
@@ -524,6 +525,66 @@ driver! {
         release(address as usize, "cuMemFree");
         0
     }
+    fn cuMemGetAllocationGranularity(
+        bytes: *mut usize, properties: *const sys::CUmemAllocationProp,
+        option: sys::CUmemAllocationGranularity_flags
+    ) {
+        *bytes = shares::GRANULARITY;
+        0
+    }
+    fn cuMemCreate(
+        handle: *mut sys::CUmemGenericAllocationHandle, bytes: usize,
+        properties: *const sys::CUmemAllocationProp, flags: c_ulonglong
+    ) {
+        match shares::create(bytes) {
+            Ok(created) => { *handle = created; 0 }
+            Err(code) => code,
+        }
+    }
+    fn cuMemRelease(handle: sys::CUmemGenericAllocationHandle) {
+        shares::release_handle(handle);
+        0
+    }
+    fn cuMemExportToShareableHandle(
+        shared: *mut c_void, handle: sys::CUmemGenericAllocationHandle,
+        kind: sys::CUmemAllocationHandleType, flags: c_ulonglong
+    ) {
+        match shares::export(handle, kind) {
+            Ok(descriptor) => { *shared.cast::<c_int>() = descriptor; 0 }
+            Err(code) => code,
+        }
+    }
+    fn cuMemImportFromShareableHandle(
+        handle: *mut sys::CUmemGenericAllocationHandle, shared: *mut c_void,
+        kind: sys::CUmemAllocationHandleType
+    ) {
+        match shares::import(shared) {
+            Ok(imported) => { *handle = imported; 0 }
+            Err(code) => code,
+        }
+    }
+    fn cuMemAddressReserve(
+        address: *mut sys::CUdeviceptr, bytes: usize, alignment: usize, at: sys::CUdeviceptr,
+        flags: c_ulonglong
+    ) {
+        *address = shares::reserve(bytes);
+        0
+    }
+    fn cuMemAddressFree(address: sys::CUdeviceptr, bytes: usize) {
+        shares::free_address(address, bytes);
+        0
+    }
+    fn cuMemMap(
+        address: sys::CUdeviceptr, bytes: usize, offset: usize,
+        handle: sys::CUmemGenericAllocationHandle, flags: c_ulonglong
+    ) { shares::map(address, bytes, handle) }
+    fn cuMemUnmap(address: sys::CUdeviceptr, bytes: usize) {
+        await_grids();
+        shares::unmap(address, bytes)
+    }
+    fn cuMemSetAccess(
+        address: sys::CUdeviceptr, bytes: usize, access: *const sys::CUmemAccessDesc, count: usize
+    ) { shares::set_access(address, bytes) }
     fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) {
         await_grids();
         *start = allocate(bytes, Kind::Pinned) as *mut c_void;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys;
 
-use super::memory::{self, Kind, sample, state};
+use super::memory::{Kind, sample, state};
 use super::{Code, FakeStream, INVALID_VALUE};
 
 /// Where the host's sides of copies start, in the order of the calls.
@@ -47,7 +47,7 @@ impl FakeStream {
             if queued.is_some_and(|queued| queued != sample(from, bytes)) {
                 state.violation(format!("{what}: the host changed what was being copied"));
             }
-            memory::copy(to, from, bytes);
+            state.copy(to, from, bytes);
         })
     }
 
