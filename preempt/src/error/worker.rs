@@ -87,7 +87,7 @@ pub enum WorkerError {
     },
     /// Memory of a GPU that a worker opens on a CPU device, or the other way round.
     #[error(
-        "the memory of the call is a {given}'s, and is opened on a {opened}; open it on `Job::device` of its pool"
+        "the memory of the call is a {given}'s, and is opened on a {opened}; open it on the one whose number is `Job::device`"
     )]
     OtherKind {
         /// The kind of device that the task has.
