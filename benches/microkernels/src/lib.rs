@@ -99,7 +99,8 @@ pub fn uneven_yielding(mean: u64, ticket: u32, done: SliceMut<u32>) {
 /// no more often.
 const HOLD_NAP_NANOS: u32 = 200;
 
-/// Nanoseconds of a round of [`hold_in_rounds`]: a block leaves as much later at most.
+/// Nanoseconds of a round of [`hold_in_rounds`]: a block leaves as much later at most. Shorter ones would have the barrier and
+/// the checkpoint be a part of what a block-task takes.
 pub const HOLD_ROUND_NANOS: u32 = 2000;
 
 /// How long block-tasks of [`hold`] at one place held their SMs.

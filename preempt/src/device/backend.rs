@@ -291,10 +291,7 @@ pub(crate) trait DeviceMemory {
     /// What other processes [open](DeviceMemory::open) the allocation by that starts at this address; `None` if it is not
     /// [shared](Contents::Shared).
     #[cfg(target_os = "linux")]
-    fn shared(&self, address: u64) -> Option<Arc<OwnedFd>> {
-        let _ = address;
-        None
-    }
+    fn shared(&self, address: u64) -> Option<Arc<OwnedFd>>;
 
     /// Maps memory of at least one byte that another process has allocated as [shared](Contents::Shared), with as many bytes, on a
     /// device of the same kind. It is [freed](DeviceMemory::free) as what is allocated here. May block.

@@ -139,7 +139,8 @@ impl Stream {
     /// # Errors
     ///
     /// [`DeviceError::NoContext`](crate::error::DeviceError::NoContext) on a device that is no GPU,
-    /// [`ArgumentError::ForeignBuffer`], [`ArgumentError::NotGivenAway`], [`LaunchError::InputLost`](crate::error::LaunchError::InputLost),
+    /// [`ArgumentError::ForeignBuffer`], [`ArgumentError::NotGivenAway`],
+    /// [`LaunchError::InputLost`](crate::error::LaunchError::InputLost),
     /// [`LaunchError::SchedulerDropped`](crate::error::LaunchError::SchedulerDropped), or
     /// [`DeviceError::ContextLost`](crate::error::DeviceError::ContextLost); the buffer is dropped then.
     pub fn to_raw<T: KernelArg>(&self, buffer: Buffer<T>) -> Result<u64, Error> {

@@ -90,6 +90,7 @@ type Warm = dyn FnOnce(usize) -> Given<u64>;
 
 /// A buffer of the task that a call is given ([`Run::call_with`](crate::pool::Run::call_with)), as the worker sees it.
 #[derive(Clone, Debug)]
+// The pool's layer opens it, since it knows of devices (`pool/shared.rs`).
 pub struct SharedMemory(pub(crate) Shared);
 
 impl SharedMemory {

@@ -23,7 +23,7 @@ const MAGIC: [u8; 8] = *b"preempt\x02";
 /// Bytes, at most, of the name in a message.
 pub const LONGEST_NAME: usize = 256;
 
-/// Buffers, at most, that a message has.
+/// Buffers, at most, that a message has; Linux would take 252. Each has its place in the space for a message, used or not.
 pub const MOST_BUFFERS: usize = 16;
 
 /// Bytes of a message without its name and what it says of buffers: the magic, the kind, a number, the bytes in memory, and how

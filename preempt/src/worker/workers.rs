@@ -113,8 +113,8 @@ pub(crate) fn start_all(
 }
 
 impl Standbys {
-    /// Calls a function of a standby, which may use these buffers. `begins` is given what kills it, and says whether it is to begin; `ends` says whether it
-    /// may have been killed.
+    /// Calls a function of a standby, which may use these buffers. `begins` is given what kills it, and says whether it is to
+    /// begin; `ends` says whether it may have been killed.
     pub fn call(
         &self,
         function: &str,

@@ -14,7 +14,7 @@ use preempt::faults;
 /// The contents of freed host memory that shares pages with other memory; a write there is found at the end.
 const FREED: u8 = 0xDD;
 /// The contents of memory that was just allocated.
-const FRESH: u8 = 0xA5;
+pub const FRESH: u8 = 0xA5;
 /// Of an allocation, as by CUDA.
 const ALIGNMENT: usize = 512;
 /// Bytes at both ends of larger allocations that are filled.

@@ -10,14 +10,11 @@ use cudarc::driver::sys;
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use super::memory::{Kind, add_mapping, release, state};
+use super::memory::{FRESH, Kind, add_mapping, release, state};
 use super::{Code, INVALID_VALUE};
 
 /// Bytes of which sizes are multiples.
 pub const GRANULARITY: usize = 64 << 10;
-
-/// The contents of memory that was just allocated.
-const FRESH: u8 = 0xA5;
 
 #[derive(Default)]
 struct Shares {
