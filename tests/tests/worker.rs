@@ -239,6 +239,31 @@ fn workers_end_with_their_pool() {
     assert!(standbys.len() == 2 && standbys.iter().all(|standby| !runs(standby.process)));
 }
 
+/// Not one of them is left to be waited for, which a pool that runs for long would run out of.
+#[test]
+fn revoked_workers_are_gone_with_their_pool() {
+    let builder = Pool::builder().device(device()).workers(Workers::program(WORKER));
+    let pool = builder.revocations(u32::MAX).build().expect("a pool");
+    let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
+    let marks = Marks::new("revoked");
+    let folder = marks.text();
+    let hangs = Task::new("hangs", move |run| run.call("hangs", folder.as_bytes())).opaque();
+    let hangs = nightly.submit(&hangs).expect("accepted");
+    for stopped in 1..4 {
+        marks.wait_for(stopped);
+        let user = Task::new("user", |_| Ok(()));
+        service.submit(&user).and_then(TaskHandle::wait).expect("its place");
+    }
+    marks.wait_for(4);
+    assert!(pool.stats().revocations >= 3);
+    drop(pool);
+    assert!(hangs.wait().is_err());
+    let left = |file: &std::fs::DirEntry| Path::new("/proc").join(file.file_name()).exists();
+    let files = std::fs::read_dir(&marks.0).expect("the folder").map(Result::unwrap);
+    let left: Vec<_> = files.filter(left).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn what_a_worker_has_started_ends_with_it() {
     let builder = Pool::builder().device(device()).workers(Workers::program(WORKER));

@@ -125,7 +125,7 @@ impl Pool {
         let Closer { inner, schedulers, .. } = &*self.closer;
         let devices =
             (0..self.devices()).filter(|&device| first_part(schedulers, device) == device);
-        devices.filter_map(|device| inner.workers(device)).flat_map(Standbys::list).collect()
+        devices.filter_map(|device| inner.workers(device)).flat_map(|of| of.list()).collect()
     }
 
     /// Why the policy was replaced by [`FirstCome`](super::FirstCome), if it was.

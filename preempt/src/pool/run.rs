@@ -362,7 +362,8 @@ impl Run {
             Ok(Shared { descriptor, bytes: lent.bytes as u64, is_gpu })
         });
         let shared = shared.collect::<Result<Vec<_>, Error>>()?;
-        if !shared.is_empty() {
+        let has_buffers = !shared.is_empty();
+        if has_buffers {
             self.settle()?;
         }
         let number = {
@@ -373,7 +374,9 @@ impl Run {
         let begins = |killer: crate::worker::Killer| {
             let mut state = lock(&self.progress.state);
             if !state.is_revoked {
-                state.end_calls.push((number, EndCall(Box::new(move || killer.kill()))));
+                // Its kernels may write the buffers until it is gone. Where there are none, the next task need not wait.
+                let end = move || if has_buffers { killer.kill() } else { killer.let_go() };
+                state.end_calls.push((number, EndCall(Box::new(end))));
             }
             !state.is_revoked
         };
@@ -534,6 +537,7 @@ impl Run {
             self.check()?;
             timeout = RETURN;
             let comes_free = self.inner.evict(self.place())
+                || self.inner.await_worker(self.device)
                 || self.inner.await_room(self.ticket, self.device, &self.progress);
             match (comes_free, was_alone, &first) {
                 // Another task may have left since, so one try is behind this.

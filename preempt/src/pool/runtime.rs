@@ -197,8 +197,19 @@ impl Inner {
     }
 
     #[cfg(target_os = "linux")]
-    pub fn workers(&self, device: usize) -> Option<&Standbys> {
-        self.workers.get(device).map(Arc::as_ref)
+    pub fn workers(&self, device: usize) -> Option<&Arc<Standbys>> {
+        self.workers.get(device)
+    }
+
+    /// Waits until a worker of this device is gone that was killed, if there is any; returns whether there was.
+    #[cfg(target_os = "linux")]
+    pub fn await_worker(&self, device: usize) -> bool {
+        self.workers(device).is_some_and(|workers| workers.await_departure())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn await_worker(&self, _device: usize) -> bool {
+        false
     }
 
     pub fn stats(&self) -> PoolStats {

@@ -47,7 +47,8 @@
 //! Kernels of two processes share a GPU by time slices of milliseconds, whatever their priorities are. So an
 //! [opaque](crate::pool::Task::opaque) task has its device alone, and belongs to a batch application: it is killed where a
 //! user-facing task needs the device. (H200: 7.5 ms after the kill other processes' launches are fast again, and 20 GiB are free
-//! after 81 ms.) On what runs beside the pool, and is not in it, nothing of this has an influence.
+//! after 81 ms.) The next task begins at the kill. Where it finds no memory, it waits until the process is gone. After a call with
+//! [buffers](crate::pool::Run::call_with) it begins then, because kernels of the worker may write them until then. On what runs beside the pool, and is not in it, nothing of this has an influence.
 //!
 //! Workers exist on Linux.
 

@@ -37,6 +37,8 @@ struct Killed {
     /// Once its end was waited for, by this or by another part of the program: another process may have its number then. A part
     /// that waits for all children takes the status.
     end: Option<Option<ExitStatus>>,
+    /// Set when its call does not wait for its end.
+    is_let_go: bool,
 }
 
 /// Time between two looks whether a killed process is gone, at most.
@@ -53,13 +55,18 @@ impl Killer {
 
     /// Kills it with all processes that it has started; it may have ended.
     pub fn kill(&self) {
+        self.lock().kill();
+    }
+
+    /// The same; its call returns before it is gone, which a driver takes its time for.
+    pub fn let_go(&self) {
         let mut killed = self.lock();
-        if killed.end.is_none() {
-            if let Some(group) = Pid::from_raw(killed.child.id() as i32) {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            let _ = killed.child.kill();
-        }
+        killed.is_let_go = true;
+        killed.kill();
+    }
+
+    pub fn is_let_go(&self) -> bool {
+        self.lock().is_let_go
     }
 
     /// Waits until the process is gone, which was killed, and at most for a while; its status, if it is gone and that is known.
@@ -87,6 +94,17 @@ impl Killer {
     }
 }
 
+impl Killed {
+    fn kill(&mut self) {
+        if self.end.is_none() {
+            if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            let _ = self.child.kill();
+        }
+    }
+}
+
 impl Process {
     /// Starts a worker for a device, and does not wait until it is ready.
     pub fn start(program: &Arc<Path>, device: usize) -> Result<Process, Error> {
@@ -105,8 +123,8 @@ impl Process {
         })?;
         let mut command = Command::new(&**program);
         command.env(VARIABLE, "1").stdin(Stdio::from(there)).process_group(0);
-        let (child, end) = (command.spawn().map_err(failed)?, None);
-        let killer = Killer(Arc::new(Mutex::new(Killed { child, end })));
+        let (child, end, is_let_go) = (command.spawn().map_err(failed)?, None, false);
+        let killer = Killer(Arc::new(Mutex::new(Killed { child, end, is_let_go })));
         let (program, memory, calls) = (program.clone(), None, 0);
         Ok(Process { socket: here, killer, program, device, memory, calls })
     }
@@ -213,7 +231,7 @@ impl Process {
     fn error(&self, function: &str, silence: Silence) -> Error {
         let function = function.into();
         self.killer.kill();
-        let status = self.killer.reap().flatten();
+        let status = if self.killer.is_let_go() { None } else { self.killer.reap().flatten() };
         match silence {
             Silence::Ended => {
                 let status = status.map_or("without a status".into(), |status| status.to_string());

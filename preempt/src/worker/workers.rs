@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use super::began;
@@ -81,12 +82,16 @@ pub(crate) struct Standbys {
     workers: Workers,
     device: usize,
     idle: Mutex<Idle>,
+    /// For threads that wait until one that leaves is gone.
+    departs: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Idle {
     /// The first one is the next to be used.
     processes: VecDeque<Process>,
+    /// Workers that were killed, and may not have given back what they had.
+    leaving: usize,
     /// Set for ever when no more are to stand by.
     is_closed: bool,
 }
@@ -98,9 +103,9 @@ pub(crate) fn start_all(
 ) -> Result<Vec<Standbys>, Error> {
     let start = |device| {
         let started = (0..workers.standbys).map(|_| Process::start(&workers.program, device));
-        let (processes, is_closed) = (started.collect::<Result<_, _>>()?, false);
-        let idle = Mutex::new(Idle { processes, is_closed });
-        Ok(Standbys { workers: workers.clone(), device, idle })
+        let (processes, leaving) = (started.collect::<Result<_, _>>()?, 0);
+        let idle = Mutex::new(Idle { processes, leaving, is_closed: false });
+        Ok(Standbys { workers: workers.clone(), device, idle, departs: Condvar::new() })
     };
     let all = devices.map(start).collect::<Result<Vec<_>, Error>>()?;
     // At the same time.
@@ -116,7 +121,7 @@ impl Standbys {
     /// Calls a function of a standby, which may use these buffers. `begins` is given what kills it, and says whether it is to
     /// begin; `ends` says whether it may have been killed.
     pub fn call(
-        &self,
+        self: &Arc<Self>,
         function: &str,
         input: &[u8],
         buffers: Vec<Shared>,
@@ -143,6 +148,8 @@ impl Standbys {
         };
         if is_there && !was_killed {
             self.stand_by(process);
+        } else if process.killer().is_let_go() {
+            self.see_off(process);
         } else {
             // Gone, with its memory, before another one has as much.
             drop(process);
@@ -159,9 +166,29 @@ impl Standbys {
             match next {
                 Some(process) if process.is_alive() => return Ok(process),
                 Some(dead) => drop(dead),
+                // It is gone before another one has as much memory.
+                None if self.await_departure() => {}
                 None => return Process::start(&self.workers.program, self.device),
             }
         }
+    }
+
+    /// Has a thread wait until a worker that was killed is gone, and another one start then.
+    fn see_off(self: &Arc<Self>, process: Process) {
+        self.lock().leaving += 1;
+        let leaving = Leaving { standbys: self.clone(), process: Some(process) };
+        // Where there is no thread, it is waited for here.
+        let _ = thread::Builder::new().name("preempt-worker".into()).spawn(move || drop(leaving));
+    }
+
+    /// Waits until a worker is gone that was killed, if there is any; returns whether there was.
+    pub fn await_departure(&self) -> bool {
+        let mut idle = self.lock();
+        let seen = idle.leaving;
+        while idle.leaving > 0 && idle.leaving >= seen {
+            idle = self.departs.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        }
+        seen > 0
     }
 
     /// Takes a worker back, unless enough stand by.
@@ -186,6 +213,7 @@ impl Standbys {
         // All at once, before the end of the first is waited for.
         processes.iter().for_each(|process| process.killer().kill());
         drop(processes);
+        while self.await_departure() {}
     }
 
     fn lock(&self) -> MutexGuard<'_, Idle> {
@@ -212,5 +240,63 @@ impl Standbys {
             memory: process.memory(),
         };
         idle.processes.iter().filter(|process| process.is_alive()).map(of).collect()
+    }
+}
+
+/// A worker that was killed, until it is gone.
+struct Leaving {
+    standbys: Arc<Standbys>,
+    process: Option<Process>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        // Waits for its end.
+        drop(self.process.take());
+        self.standbys.replace();
+        self.standbys.lock().leaving -= 1;
+        self.standbys.departs.notify_all();
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use super::*;
+
+    fn without_standbys() -> Arc<Standbys> {
+        let workers = Workers::program("/bin/true").standbys(0);
+        let mut all = start_all(&workers, 0..1).expect("none is started");
+        Arc::new(all.remove(0))
+    }
+
+    /// A worker of which the last is gone later.
+    fn leaving(standbys: &Arc<Standbys>) -> Leaving {
+        standbys.lock().leaving += 1;
+        Leaving { standbys: standbys.clone(), process: None }
+    }
+
+    #[test]
+    fn what_a_killed_worker_has_is_waited_for() {
+        let waits: [fn(&Arc<Standbys>); 3] = [
+            |standbys| while standbys.await_departure() {},
+            |standbys| drop(standbys.next().expect("another one starts")),
+            |standbys| standbys.close(),
+        ];
+        for wait in waits {
+            let (standbys, is_gone) = (without_standbys(), AtomicBool::new(false));
+            let leaving = leaving(&standbys);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(20));
+                    is_gone.store(true, SeqCst);
+                    drop(leaving);
+                });
+                wait(&standbys);
+                assert!(is_gone.load(SeqCst));
+            });
+            assert!(!standbys.await_departure(), "none leaves any more");
+        }
     }
 }
