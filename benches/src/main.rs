@@ -28,10 +28,12 @@ use preempt_workloads::Definition;
 
 use crate::args::{Args, DeviceKind};
 use crate::experiments::corun::Launches;
+use crate::experiments::pool::serve_if_worker;
 use crate::experiments::processes::serve_if_neighbour;
 use crate::experiments::{BASELINES, Bench, Experiment, KERNELS, Outcome, PROGRAMS};
 
 fn main() -> ExitCode {
+    serve_if_worker();
     if let Some(code) = serve_if_neighbour() {
         return code;
     }

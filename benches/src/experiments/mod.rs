@@ -31,7 +31,7 @@ mod launch;
 mod libraries;
 mod mix;
 mod overhead;
-mod pool;
+pub mod pool;
 mod prediction;
 mod priority;
 pub mod processes;

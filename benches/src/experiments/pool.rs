@@ -11,10 +11,13 @@ mod devices;
 mod inversion;
 mod isolation;
 mod occupancy;
+mod opaque;
 mod outcome;
 mod replay;
 mod simulated;
 mod tasks;
+
+pub use opaque::serve_if_worker;
 
 /// Devices of the paper's testbed.
 const DEVICES: usize = 4;
@@ -88,14 +91,16 @@ as the rest of its task (6 ms of Hot Spot 3D, every other time).
 - isolation: a program on one device, from its launch until its end is known, with idle devices
   beside it, with such that compute (MD5Hash) and that move memory (Triad). `isolation_compute_p50`:
   MD5Hash beside MD5Hash, by itself beside idle devices.
-- figure 7-9: `simulated` is the same workload and arm in virtual time, where a stop takes
-  `revocation_to_next_p50_us`, and each user-facing task what it took: devices that are parts of one
-  GPU share its memory, and slow each other down. `late_simulated_free`: the same where yields take
-  no time. `late_simulated_undisturbed`: where tasks take what they take alone. `slowed`: what
-  user-facing tasks took, by their time alone, all together.
+- figure 7-9: `simulated` is the same arm in virtual time, where each job comes when it came and each
+  task takes what it had its device for: devices that are parts of one GPU share its memory, and slow
+  each other down, and batch tasks that have yielded go on with the SMs that others leave them.
+  Yields take no time there: the task that takes the place waits for its SMs in its own time. Other
+  stops take `revocation_to_next_p50_us`. `late_simulated_undisturbed`: tasks take what they take
+  alone, and yields as long as other stops. `slowed`: what user-facing tasks took, by their time
+  alone, all together.
 - figure 10: `over_time` of W1 at load 1, in time, yielding: devices with a user-facing task, and
   others with a batch task, every 10 ms.
-- `late_over_simulated_points`: in time, yielding at load 1, less the simulation where yields take no
+- `late_over_simulated_points`: in time, yielding at load 1, less the simulation, where yields take no
   time, in points of a percent. `late_over_trem_arm`: its late tasks by those of elastic, killed,
   and by 1 where that has none; `late_two_gpus_over_trem_arm`: the same of two GPUs.
   `offered_time_run`: used, of the same. All of both mixes.
@@ -109,6 +114,12 @@ as the rest of its task (6 ms of Hot Spot 3D, every other time).
   has left all SMs, as a thread sees it that asks all the time. `revocation_to_next_p50_us`,
   `.._p99_us`: from the call that cancels a batch task until the body of the next task begins, which
   waits in the pool. Revoked tasks leave in the same way, but have no answer that is given first.
+- `opaque_..`: a batch task whose worker, a process of its own, fills the GPU with grids and has
+  20 GiB of its memory; from when a user-facing task is submitted for each device.
+  `opaque_revocation_p50_ms`, `.._p99_ms`: until that task's first kernel, which fills its device,
+  has run, and its output is on the host. `opaque_begins_..`: until its body begins.
+  `opaque_memory_free_..`: until the worker's memory is free. `opaque_standby_mib`: what a worker
+  that waits has of the GPU's memory.
 - `tasks_lost`: tasks without an answer. `tasks_twice`: answers beyond the first of a task.
 ";
 

@@ -21,11 +21,10 @@ mod mps;
 mod neighbour;
 
 use mps::Mps;
-pub use neighbour::serve_if_neighbour;
 use neighbour::{
-    Ask, Batch, Neighbour, OnThread, OurBatch, RawBatch, Role, keep_running, rate, times,
-    with_raw_requests,
+    Ask, Neighbour, OnThread, OurBatch, Role, keep_running, rate, times, with_raw_requests,
 };
+pub use neighbour::{Batch, RawBatch, serve_if_neighbour};
 
 /// Microseconds that the blocks of a batch take.
 const BLOCK_TIMES: [u64; 3] = [100, 1000, 10_000];

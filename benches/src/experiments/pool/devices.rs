@@ -6,14 +6,15 @@ use anyhow::{Context, Result, bail};
 use preempt::pool::{
     Class, Elastic, FirstCome, InTime, Pool, PoolBuilder, PoolPolicy, Stop, UserFacingFirst,
 };
-use preempt::sim::pool::{JobTimes, PoolResults, PoolSimulation, PoolWorkload, SLA};
+use preempt::sim::pool::{JobTimes, PoolJob, PoolResults, PoolSimulation, PoolWorkload, SLA};
 use preempt::{CpuLayout, Device, Scheduler};
 
 use super::inversion::{self, Inversion, Revocations};
 use super::isolation::{self, Isolation};
+use super::opaque::Kills;
 use super::replay::{Answers, Replayed, replay};
 use super::tasks::{Alone, BATCH, BATCH_SCALE, Kind, SERVICES};
-use super::{DEVICES, JOBS, MIXES, PERIOD, outcome};
+use super::{DEVICES, JOBS, MIXES, PERIOD, opaque, outcome};
 use crate::experiments::{Bench, KERNELS, Outcome, PROGRAMS};
 use crate::progress::Progress;
 
@@ -82,13 +83,21 @@ pub enum Stopping {
 }
 
 impl Stopping {
-    /// For the pool and for the simulation, where a stop takes so long.
+    /// For the pool and for the simulation of tasks as they are alone, where a stop takes so long.
     fn stop(self, measured: Duration) -> Stop {
         match self {
             Stopping::Never => Stop::Never,
             Stopping::Yields => Stop::Yield(measured),
             Stopping::Revokes => Stop::Revoke(measured),
             Stopping::Kills => Stop::Revoke(measured + KILL),
+        }
+    }
+
+    /// For the simulation of tasks as they were measured: what a yield takes, the task has its device for that takes the place.
+    fn stop_beside(self, measured: Duration) -> Stop {
+        match self {
+            Stopping::Yields => Stop::Yield(Duration::ZERO),
+            _ => self.stop(measured),
         }
     }
 
@@ -140,10 +149,8 @@ pub struct Measured {
     pub arm: &'static str,
     /// On the devices.
     pub real: Replayed,
-    /// In virtual time, where user-facing tasks take what they took.
+    /// In virtual time, where jobs come when they came and tasks take what they took.
     pub simulated: PoolResults,
-    /// The same where yields take no time; of arms that yield.
-    pub free: Option<PoolResults>,
     /// In virtual time, where all tasks take what they take alone.
     pub undisturbed: PoolResults,
 }
@@ -159,6 +166,8 @@ pub struct All {
     pub are_gpus: bool,
     /// On one device.
     pub revocations: Revocations,
+    /// Of workers.
+    pub kills: Kills,
     /// Figure 6.
     pub inversions: Vec<Inversion>,
     /// What neighbours cost.
@@ -239,6 +248,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     let mut answers = Answers::default();
     let revocations = inversion::revocations(bench, one, &kinds)?;
     let stop = revocations.passes_on.p50();
+    let kills = opaque::measure(bench, &devices, inversion::hold_of(&kinds)?)?;
     let inversions = inversion::measure(bench, one, &kinds, stop, &mut answers)?;
     let isolation = isolation::measure(bench, &devices)?;
     drop(progress);
@@ -253,25 +263,20 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
             for arm in ARMS.iter().filter(|arm| arm.is_of(load)) {
                 let real = measure(&devices, arm, stop, &workload, &kinds)?;
                 answers.add(&real.answers);
-                // Parts of one GPU share its memory, so that tasks take longer than alone.
-                let measured = workload.clone().with_times(real.times.clone());
                 let simulate = |stop, workload: &PoolWorkload| {
                     let pool = PoolSimulation::boxed(devices.len(), arm.policy.boxed()).stop(stop);
                     pool.run(workload)
-                };
-                let stop = arm.stopping.stop(stop);
-                let free = match arm.stopping {
-                    Stopping::Yields => Some(simulate(Stop::Yield(Duration::ZERO), &measured)?),
-                    _ => None,
                 };
                 runs.push(Measured {
                     mix: mix_name,
                     load,
                     arm: arm.name,
+                    simulated: simulate(
+                        arm.stopping.stop_beside(stop),
+                        &as_measured(&workload, &real),
+                    )?,
+                    undisturbed: simulate(arm.stopping.stop(stop), &workload)?,
                     real,
-                    simulated: simulate(stop, &measured)?,
-                    free,
-                    undisturbed: simulate(stop, &workload)?,
                 });
                 progress.step();
             }
@@ -280,8 +285,18 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     drop(progress);
     let are_gpus = bench.gpu.is_some() && one.iter().all(|of| of.device().whole().is_none());
     let devices = devices.len();
-    let all = All { kinds, devices, are_gpus, revocations, inversions, isolation, runs, answers };
-    Ok(outcome::outcome(bench, &all))
+    Ok(outcome::outcome(
+        bench,
+        &All { kinds, devices, are_gpus, revocations, kills, inversions, isolation, runs, answers },
+    ))
+}
+
+/// A workload as it was on devices: parts of one GPU share its memory, so that tasks take longer than alone, and batch tasks that
+/// have yielded go on with the SMs that others leave them, so that they take less.
+fn as_measured(workload: &PoolWorkload, real: &Replayed) -> PoolWorkload {
+    let came = |(job, &arrival): (&PoolJob, &Duration)| PoolJob { arrival, ..*job };
+    let jobs = workload.jobs().iter().zip(&real.arrivals).map(came);
+    PoolWorkload::new(jobs).with_times(real.times.clone())
 }
 
 fn is_chosen(chosen: &[String], name: &str) -> bool {

@@ -12,7 +12,7 @@ use preempt::{Error, Handle, LaunchReport, Scheduler};
 use super::devices::{Policy, pool_of};
 use super::occupancy::Occupancy;
 use super::replay::{Answers, LOST, await_batch};
-use super::tasks::{Answer, Kind, Ticket};
+use super::tasks::{Answer, Hold, Kind, Ticket};
 use crate::experiments::Bench;
 use crate::samples::Samples;
 
@@ -24,7 +24,7 @@ const SAMPLES: (u32, u32) = (5, 1);
 /// Revocations, and with `--quick`.
 const REVOCATIONS: (u32, u32) = (100, 3);
 /// From a launch, or the start of a batch task's body, until the kernel is sure to run.
-const SETTLED: Duration = Duration::from_millis(3);
+pub const SETTLED: Duration = Duration::from_millis(3);
 
 /// The response of a user-facing task that comes to a device with a batch task.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,11 @@ pub struct Inversion {
 fn batch_of(kinds: &[Kind]) -> Result<&Kind> {
     let longest = kinds.iter().rfind(|kind| kind.class == Class::Batch);
     longest.context("a workload without batch tasks")
+}
+
+/// The launch of its batch tasks.
+pub fn hold_of(kinds: &[Kind]) -> Result<Hold> {
+    batch_of(kinds)?.hold().context("a batch task that is no launch")
 }
 
 /// Starts a batch task, and returns when its kernel runs.
@@ -86,7 +91,7 @@ pub fn revocations(bench: &Bench, one: &[Scheduler], kinds: &[Kind]) -> Result<R
     let mut times = Revocations::default();
     let samples = bench.amount(REVOCATIONS.1, REVOCATIONS.0);
     let kind = batch_of(kinds)?;
-    let (scheduler, hold) = one.first().zip(kind.hold()).context("a pool of no device")?;
+    let (scheduler, hold) = (one.first().context("a pool of no device")?, hold_of(kinds)?);
     let mut counts = scheduler.zeroed(hold.block_tasks() as usize)?;
     for _ in 0..samples {
         times.leaves.push(leave(scheduler.stream(0).launch(hold.call(&mut counts))?)?);

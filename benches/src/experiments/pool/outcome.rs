@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::devices::{All, JOB_SCALES, Measured};
 use super::inversion::Inversion;
 use super::isolation::{Isolation, NEIGHBOURS};
+use super::opaque::Kills;
 use super::replay::{Answers, Replayed, SAMPLE};
 use super::tasks::{BATCH_SCALE, Kind, USER_FACING_SCALE};
 use super::{median, without_stops};
@@ -134,7 +135,7 @@ fn push_isolation(rows: &mut Rows, isolation: &Isolation) {
 }
 
 fn push_run(rows: &mut Rows, all: &All, run: &Measured) {
-    let Measured { mix, load, arm, real, simulated, free, undisturbed } = run;
+    let Measured { mix, load, arm, real, simulated, undisturbed } = run;
     let over_no_stop = over_no_stop(all, run);
     let response = percentiles(&real.responses);
     let cells = line([
@@ -164,7 +165,6 @@ fn push_run(rows: &mut Rows, all: &All, run: &Measured) {
         "late_simulated": simulated.late(SLA),
         "late_simulated_undisturbed": undisturbed.late(SLA),
         "slowed": real.slowed,
-        "late_simulated_free": free.as_ref().map(|free| free.late(SLA)),
         "response_p50_us": microseconds(response.p50),
         "response_p99_us": microseconds(response.p99),
         "revocations": real.stats.revocations,
@@ -230,7 +230,6 @@ fn summary(bench: &Bench, all: &All) -> Value {
     };
     let real = |arm| late(arm, &|real, _| real.late());
     let simulated = |arm| late(arm, &|_, simulated| simulated.late(SLA));
-    let free = mean_at_full(all, OURS, |run| run.free.as_ref().map(|free| free.late(SLA)));
     let late_tasks = |arm| -> Option<usize> {
         let runs: Vec<_> = at(all, 1.0, arm).map(|run| run.real.late_tasks()).collect();
         (!runs.is_empty()).then(|| runs.iter().sum())
@@ -262,6 +261,10 @@ fn summary(bench: &Bench, all: &All) -> Value {
     });
     let [leaves, passes_on] =
         [&all.revocations.leaves, &all.revocations.passes_on].map(Samples::summary);
+    let Kills { begins, first_kernel, memory, standby } = &all.kills;
+    let [begins, first_kernel] = [begins, first_kernel].map(Samples::summary);
+    let memory = standby.map(|_| memory.summary());
+    let milliseconds = |time| microseconds(time) / 1e3;
     let Answers { tasks, lost, twice, wrong, .. } = all.answers;
     json!({
         "devices": all.devices,
@@ -275,7 +278,9 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "late_elastic_killed": real(TREM),
         "late_elastic_yielding": real(ELASTIC),
         "late_in_time_yielding": real(OURS),
-        "late_over_simulated_points": real(OURS).zip(free).map(|(real, free)| 100.0 * (real - free)),
+        "late_over_simulated_points": real(OURS)
+            .zip(simulated(OURS))
+            .map(|(real, simulated)| 100.0 * (real - simulated)),
         "late_over_trem_arm": over_trem.filter(|_| !all.are_gpus),
         "late_two_gpus_over_trem_arm": over_trem.filter(|_| all.are_gpus && all.devices == 2),
         "offered_time_run": mean_at_full(all, OURS, |run| run.real.used),
@@ -285,6 +290,13 @@ fn summary(bench: &Bench, all: &All) -> Value {
         "revocation_p99_us": microseconds(leaves.p99),
         "revocation_to_next_p50_us": microseconds(passes_on.p50),
         "revocation_to_next_p99_us": microseconds(passes_on.p99),
+        "opaque_revocation_p50_ms": milliseconds(first_kernel.p50),
+        "opaque_revocation_p99_ms": milliseconds(first_kernel.p99),
+        "opaque_begins_p50_ms": milliseconds(begins.p50),
+        "opaque_begins_p99_ms": milliseconds(begins.p99),
+        "opaque_memory_free_p50_ms": memory.map(|memory| milliseconds(memory.p50)),
+        "opaque_memory_free_p99_ms": memory.map(|memory| milliseconds(memory.p99)),
+        "opaque_standby_mib": standby.map(|bytes| bytes >> 20),
         "batch_over_no_revocation": most(batch),
         "elastic_over_priority_revocations_max": most(over_priority),
         "sim_late_error_points": most(errors),

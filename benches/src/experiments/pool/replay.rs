@@ -26,9 +26,11 @@ pub const LOST: Duration = Duration::from_secs(120);
 pub struct Replayed {
     /// From when a user-facing task was outstanding until its answer was there, of all.
     pub responses: Vec<Duration>,
-    /// What each task had its device for, by job and task in their order; of user-facing jobs alone.
+    /// What each task had its device for, by job and task in their order. While it was stopped, it had none.
     pub times: Vec<Vec<Duration>>,
-    /// Their sum, by that of their times alone.
+    /// When each job came.
+    pub arrivals: Vec<Duration>,
+    /// The sum of user-facing tasks' times, by that of their times alone.
     pub slowed: Option<f64>,
     /// From the arrival of a batch job until its last answer was there, of all.
     pub batch_jobs: Vec<Duration>,
@@ -111,6 +113,7 @@ struct Seen {
     responses: Vec<Duration>,
     times: Vec<Duration>,
     answers: Answers,
+    came: Duration,
     ended: Duration,
 }
 
@@ -155,9 +158,10 @@ pub fn replay(
         seen
     });
     for (job, seen) in jobs.iter().zip(seen) {
-        let Seen { responses, times, answers, ended } = seen?;
+        let Seen { responses, times, answers, came, ended } = seen?;
         replayed.responses.extend(responses);
         replayed.times.push(times);
+        replayed.arrivals.push(came);
         replayed.answers.add(&answers);
         if job.class == Class::Batch {
             replayed.batch_jobs.push(ended.saturating_sub(job.arrival));
@@ -167,9 +171,13 @@ pub fn replay(
         replayed.answers.lost += u64::from(given == 0);
         replayed.answers.twice += u64::from(given.saturating_sub(1));
     }
-    let alone = |(job, times): (&PoolJob, &Vec<Duration>)| job.task * times.len() as u32;
-    let alone: Duration = jobs.iter().zip(&replayed.times).map(alone).sum();
-    let took: Duration = replayed.times.iter().flatten().sum();
+    let is_user_facing = |of: &(&PoolJob, &Vec<Duration>)| of.0.class == Class::UserFacing;
+    let [alone, took] = jobs.iter().zip(&replayed.times).filter(is_user_facing).fold(
+        [Duration::ZERO; 2],
+        |[alone, took], (job, times)| {
+            [alone + job.task * times.len() as u32, took + times.iter().sum::<Duration>()]
+        },
+    );
     replayed.slowed = (!alone.is_zero()).then(|| took.as_secs_f64() / alone.as_secs_f64());
     replayed.stats = pool.stats();
     let last = jobs.iter().map(|job| job.arrival).max().unwrap_or_default();
@@ -213,7 +221,7 @@ impl Client<'_> {
         let application = self.pool.application(self.job.class);
         let arrival = self.start + self.job.arrival;
         thread::sleep(arrival.saturating_duration_since(Instant::now()));
-        let mut seen = Seen::default();
+        let mut seen = Seen { came: self.start.elapsed(), ..Seen::default() };
         let mut handles = Vec::new();
         for task in 0..self.job.tasks {
             let ticket = Ticket { job: self.number, task };
@@ -238,9 +246,9 @@ impl Client<'_> {
                 count.fetch_add(1, Relaxed);
             }
             seen.answers.is_right(self.kind, &answer);
+            seen.times.push(report.ran);
             if self.job.class == Class::UserFacing {
                 seen.responses.push(report.turnaround);
-                seen.times.push(report.ran);
             }
         }
         seen.ended = self.start.elapsed();

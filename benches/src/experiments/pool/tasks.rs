@@ -161,7 +161,7 @@ enum Body {
 #[derive(Clone, Copy, Debug)]
 pub struct Hold {
     /// Blocks that the device holds.
-    places: u32,
+    pub places: u32,
     /// Threads of a block.
     block: u32,
     rounds: u32,
@@ -175,9 +175,19 @@ impl Hold {
 
     /// A launch that counts in `counts`, which has an element for each block-task.
     pub fn call(self, counts: &mut Buffer<u32>) -> Call<'static> {
-        let call = hold_in_rounds(BLOCK_TASK.as_nanos() as u32 / HOLD_ROUND_NANOS, counts);
+        let rounds = BLOCK_TASK.as_nanos() as u32 / HOLD_ROUND_NANOS;
+        self.launch(rounds, self.block_tasks(), counts)
+    }
+
+    /// A launch of a block-task for each place, which ends at once.
+    pub fn brief_call(self, counts: &mut Buffer<u32>) -> Call<'static> {
+        self.launch(1, self.places, counts)
+    }
+
+    fn launch(self, rounds: u32, block_tasks: u32, counts: &mut Buffer<u32>) -> Call<'static> {
         // In no arm a plain grid: it could neither yield nor be revoked.
-        call.grid(self.block_tasks()).block(self.block).preemption(Preemption::Preemptible)
+        let call = hold_in_rounds(rounds, counts).preemption(Preemption::Preemptible);
+        call.grid(block_tasks).block(self.block)
     }
 }
 

@@ -81,7 +81,8 @@ impl PoolWorkload {
     }
 
     /// With what each task takes on a device of its own, by job and task in their order, as it was measured where devices slow
-    /// each other down. Where there is none, a task takes the time of its [job](PoolJob::task).
+    /// each other down, or where tasks that have yielded go on beside others. Where there is none, a task takes the time of its
+    /// [job](PoolJob::task).
     pub fn with_times(self, times: Vec<Vec<Duration>>) -> PoolWorkload {
         PoolWorkload { times, ..self }
     }
