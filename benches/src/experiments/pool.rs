@@ -115,7 +115,8 @@ as the rest of its task (6 ms of Hot Spot 3D, every other time).
   `.._p99_us`: from the call that cancels a batch task until the body of the next task begins, which
   waits in the pool. Revoked tasks leave in the same way, but have no answer that is given first.
 - `opaque_..`: a batch task whose worker, a process of its own, fills the GPU with grids and has
-  20 GiB of its memory; from when a user-facing task is submitted for each device.
+  20 GiB of its memory; from when a user-facing task is submitted for each part, or for the first
+  of several devices.
   `opaque_revocation_p50_ms`, `.._p99_ms`: until that task's first kernel, which fills its device,
   has run, and its output is on the host. `opaque_begins_..`: until its body begins.
   `opaque_memory_free_..`: until the worker's memory is free. `opaque_standby_mib`: what a worker

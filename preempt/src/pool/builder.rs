@@ -21,8 +21,8 @@ use crate::worker::{Standbys, Workers, start_all};
 /// Devices that run tasks, and the policy that says which runs where.
 ///
 /// Clones are the same pool. When the last one is dropped, tasks that have not ended are given up with
-/// [`PoolError::PoolDropped`], and the pool waits for the bodies that run, for ten seconds at most;
-/// [`synchronize`](Pool::synchronize) before lets all of them finish.
+/// [`PoolError::PoolDropped`], and the pool waits for the bodies that run, for ten seconds at most, and for the ends of its
+/// [workers](crate::worker); [`synchronize`](Pool::synchronize) before lets all of them finish.
 ///
 /// ```
 /// # use preempt_device::prelude::*;

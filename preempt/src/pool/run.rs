@@ -170,7 +170,7 @@ impl Run {
     }
 
     /// A buffer of `len` elements whose bytes are all 0. Where a task that has yielded has the device's memory, it gives
-    /// it up and runs again later, or this task waits, if it is the one that has yielded.
+    /// it up and runs again later, or this task waits, if it is the one that has yielded. Memory of a killed worker is waited for.
     ///
     /// # Errors
     ///
@@ -208,7 +208,7 @@ impl Run {
     pub fn launch<G: HasGrid>(&self, call: Call<'static, G>) -> Result<(), Error> {
         let name = call.kernel().name;
         self.write(name, Stream::written_by(&call))?;
-        self.keep(self.stream.launch(call)?.untyped())
+        self.keep(self.submit(|| self.stream.launch(call.clone()))?.untyped())
     }
 
     /// Copies `data` to a buffer of this run, or a range of one, of the same length.
@@ -250,7 +250,7 @@ impl Run {
         to: &mut impl DeviceSliceMut<T>,
     ) -> Result<(), Error> {
         self.write("copy", [Some(to.as_slice().id())])?;
-        self.keep(self.stream.copy_buffer(from, to)?)
+        self.keep(self.submit(|| self.stream.copy_buffer(from, to))?)
     }
 
     /// Copies a buffer, or a range of one, to the host, when all operations before it are done.
@@ -260,7 +260,7 @@ impl Run {
     /// As for [`Stream::download`] and its handle, or [`PoolError::Revoked`].
     pub fn download<T: KernelArg>(&self, from: &impl DeviceSlice<T>) -> Result<Vec<T>, Error> {
         self.check()?;
-        let handle = self.stream.download(from)?;
+        let handle = self.submit(|| self.stream.download(from))?;
         self.keep(handle.untyped())?;
         // What came of it is noted with the other operations, at the latest at the end.
         handle.into_contents().map_err(|error| self.check().err().unwrap_or(error))
@@ -290,11 +290,12 @@ impl Run {
     /// As for [`Stream::launch_program`], [`PoolError::NotReplayable`], or [`PoolError::Revoked`].
     pub fn launch_program(&self, program: &Program) -> Result<(), Error> {
         self.write(program.name(), program.written())?;
-        self.keep(self.stream.launch_program(program)?.untyped())
+        self.keep(self.submit(|| self.stream.launch_program(program))?.untyped())
     }
 
     /// Calls a function of a [worker](crate::worker) of this run's device, and waits for what it gives. Of an
-    /// [opaque](super::Task::opaque) task alone. The worker is killed where the task is told to leave.
+    /// [opaque](super::Task::opaque) task alone. The worker is killed where the task is told to leave, and the call returns
+    /// before it is gone: what it has by other ways than its [buffers](Run::call_with), it may write for some time.
     ///
     /// # Errors
     ///
@@ -305,7 +306,8 @@ impl Run {
     }
 
     /// As [`call`](Run::call), where the function reads and writes buffers of this run where they lie, which
-    /// [`shared`](Run::shared) has made. Waits until all operations of this run are over. What the function leaves in a buffer is
+    /// [`shared`](Run::shared) has made. Waits until all operations of this run are over, and where the worker is killed, until it
+    /// is gone. What the function leaves in a buffer is
     /// there for the next operations.
     ///
     /// ```no_run
@@ -385,7 +387,8 @@ impl Run {
             state.end_calls.retain(|(of, _)| *of != number);
             state.is_revoked
         };
-        let called = workers.call(function, input, shared, begins, ends);
+        let is_told = || self.progress.is_revoked();
+        let called = workers.call(function, input, shared, begins, ends, is_told);
         self.check()?;
         called?.ok_or_else(|| self.revoked())
     }
@@ -508,6 +511,20 @@ impl Run {
         Ok(())
     }
 
+    /// Submits an operation; where it finds no memory, again once workers are gone that were killed.
+    fn submit<T>(&self, mut submit: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            match submit() {
+                Err(Error::Memory(MemoryError::OutOfMemory { .. })) if self.await_workers() => {}
+                submitted => return submitted,
+            }
+        }
+    }
+
+    fn await_workers(&self) -> bool {
+        self.inner.await_workers(self.device, &self.progress) && !self.progress.is_revoked()
+    }
+
     /// Allocates a buffer, and has other tasks make room for it if need be.
     fn with_room<T>(
         &self,
@@ -536,8 +553,8 @@ impl Run {
             }
             self.check()?;
             timeout = RETURN;
-            let comes_free = self.inner.evict(self.place())
-                || self.inner.await_worker(self.device)
+            let comes_free = self.await_workers()
+                || self.inner.evict(self.place())
                 || self.inner.await_room(self.ticket, self.device, &self.progress);
             match (comes_free, was_alone, &first) {
                 // Another task may have left since, so one try is behind this.

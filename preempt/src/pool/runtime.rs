@@ -201,14 +201,16 @@ impl Inner {
         self.workers.get(device)
     }
 
-    /// Waits until a worker of this device is gone that was killed, if there is any; returns whether there was.
+    /// Waits until the workers of this device are gone that were killed, and no longer than until the run is revoked; returns
+    /// whether there were any.
     #[cfg(target_os = "linux")]
-    pub fn await_worker(&self, device: usize) -> bool {
-        self.workers(device).is_some_and(|workers| workers.await_departure())
+    pub fn await_workers(&self, device: usize, progress: &Progress) -> bool {
+        let workers = self.workers(device);
+        workers.is_some_and(|workers| workers.await_departures(|| progress.is_revoked()))
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub fn await_worker(&self, _device: usize) -> bool {
+    pub fn await_workers(&self, _device: usize, _progress: &Progress) -> bool {
         false
     }
 
@@ -542,6 +544,12 @@ impl Inner {
         }
     }
 
+    /// Ends the workers that have no call, and waits for those that were killed.
+    fn close_workers(&self) {
+        #[cfg(target_os = "linux")]
+        self.workers.iter().for_each(|workers| workers.close());
+    }
+
     /// Ends what runs and gives up what waits; then waits for the threads, for a while.
     pub fn close(&self, threads: Vec<JoinHandle<()>>) {
         let mut after = After::default();
@@ -557,8 +565,7 @@ impl Inner {
             self.wakes.notify_all();
         }
         self.do_after(after);
-        #[cfg(target_os = "linux")]
-        self.workers.iter().for_each(|workers| workers.close());
+        self.close_workers();
         let end = Instant::now() + FAREWELL;
         let devices = lock(&self.state).lost.len();
         // A body that drops the pool does not wait for itself.
@@ -567,12 +574,15 @@ impl Inner {
         while state.threads > usize::from(is_own) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return;
+                drop(state);
+                return self.close_workers();
             }
             let waited = self.departs.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(state);
+        // Those that the runs had.
+        self.close_workers();
         // No run is left that could use it.
         for device in 0..devices {
             self.evict(Place { pool: self.key(), device });

@@ -3,7 +3,7 @@
 //! A *worker* is a process that runs functions by name: bytes in, bytes out. A task of a [pool](crate::pool) calls them with
 //! [`Run::call`](crate::pool::Run::call). What runs in a worker may be of any library, and may fault: a process that dies
 //! is an error of its task alone. A task that has to leave its device has its worker killed, with all processes that this has
-//! started, which gives back the device with its memory whatever they do. A *standby*, which has done what takes long at a start, takes its place.
+//! started, which gives back the device, and later its memory, whatever they do. A *standby*, which has done what takes long at a start, takes its place.
 //!
 //! The process is this program's own, if its `main` begins with [`serve_if_worker`](Functions::serve_if_worker), or one whose
 //! `main` does nothing else:

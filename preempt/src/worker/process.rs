@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::wire::{self, Kind, LONGEST_NAME, MOST_BUFFERS, Message, Shared, Silence};
@@ -18,7 +18,7 @@ use crate::error::{Error, WorkerError};
 /// A worker that has no call, or one.
 #[derive(Debug)]
 pub(crate) struct Process {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     killer: Killer,
     program: Arc<Path>,
     device: usize,
@@ -29,7 +29,10 @@ pub(crate) struct Process {
 
 /// Kills a worker, also while another thread waits for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Killer(Arc<Mutex<Killed>>);
+pub(crate) struct Killer {
+    killed: Arc<Mutex<Killed>>,
+    socket: Arc<OwnedFd>,
+}
 
 #[derive(Debug)]
 struct Killed {
@@ -42,7 +45,7 @@ struct Killed {
 }
 
 /// Time between two looks whether a killed process is gone, at most.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// The longest that a thread waits for the end of a process that was killed: what a driver takes to give back a full device, a
 /// hundred times (81 ms, H200). A process that hangs in the driver takes longer.
@@ -50,7 +53,7 @@ const TEARDOWN: Duration = Duration::from_secs(8);
 
 impl Killer {
     fn lock(&self) -> MutexGuard<'_, Killed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.killed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Kills it with all processes that it has started; it may have ended.
@@ -58,15 +61,19 @@ impl Killer {
         self.lock().kill();
     }
 
-    /// The same; its call returns before it is gone, which a driver takes its time for.
+    /// The same; its call returns at once, and not when it is gone, which a driver takes its time for.
     pub fn let_go(&self) {
         let mut killed = self.lock();
         killed.is_let_go = true;
         killed.kill();
+        // Its own end is closed late in its end.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    pub fn is_let_go(&self) -> bool {
-        self.lock().is_let_go
+    /// The status of a process that is to be gone, waited for unless its call is not to wait.
+    fn status(&self) -> Option<ExitStatus> {
+        let is_let_go = self.lock().is_let_go;
+        if is_let_go { None } else { self.reap().flatten() }
     }
 
     /// Waits until the process is gone, which was killed, and at most for a while; its status, if it is gone and that is known.
@@ -124,9 +131,10 @@ impl Process {
         let mut command = Command::new(&**program);
         command.env(VARIABLE, "1").stdin(Stdio::from(there)).process_group(0);
         let (child, end, is_let_go) = (command.spawn().map_err(failed)?, None, false);
-        let killer = Killer(Arc::new(Mutex::new(Killed { child, end, is_let_go })));
+        let (killed, socket) = (Mutex::new(Killed { child, end, is_let_go }), Arc::new(here));
+        let killer = Killer { killed: Arc::new(killed), socket: socket.clone() };
         let (program, memory, calls) = (program.clone(), None, 0);
-        Ok(Process { socket: here, killer, program, device, memory, calls })
+        Ok(Process { socket, killer, program, device, memory, calls })
     }
 
     /// Whether it has not ended. Its end is not waited for, so that `kill` still finds what it has started.
@@ -166,7 +174,7 @@ impl Process {
             Err(Silence::Ended) => {
                 // It may have closed its standard input and gone on.
                 self.killer.kill();
-                let status = self.killer.reap().flatten();
+                let status = self.killer.status();
                 let status = status.map_or_else(String::new, |status| format!(" ({status})"));
                 return no_worker(format!("it has ended{status}"));
             }
@@ -231,7 +239,7 @@ impl Process {
     fn error(&self, function: &str, silence: Silence) -> Error {
         let function = function.into();
         self.killer.kill();
-        let status = if self.killer.is_let_go() { None } else { self.killer.reap().flatten() };
+        let status = self.killer.status();
         match silence {
             Silence::Ended => {
                 let status = status.map_or("without a status".into(), |status| status.to_string());

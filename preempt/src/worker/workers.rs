@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::began;
-use super::process::{Killer, Process};
+use super::process::{Killer, LOOK, Process};
 use super::wire::Shared;
 use crate::error::{Error, WorkerError};
 
@@ -119,7 +119,7 @@ pub(crate) fn start_all(
 
 impl Standbys {
     /// Calls a function of a standby, which may use these buffers. `begins` is given what kills it, and says whether it is to
-    /// begin; `ends` says whether it may have been killed.
+    /// begin; `ends` says whether it may have been killed; `is_told` whether the task was told to leave.
     pub fn call(
         self: &Arc<Self>,
         function: &str,
@@ -127,7 +127,11 @@ impl Standbys {
         buffers: Vec<Shared>,
         begins: impl FnOnce(Killer) -> bool,
         ends: impl FnOnce() -> bool,
+        is_told: impl Fn() -> bool,
     ) -> Result<Option<Vec<u8>>, Error> {
+        // What was killed is gone before another one has as much memory.
+        self.await_departures(is_told);
+        let has_buffers = !buffers.is_empty();
         let mut process = self.next()?;
         if !begins(process.killer()) {
             self.stand_by(process);
@@ -148,10 +152,10 @@ impl Standbys {
         };
         if is_there && !was_killed {
             self.stand_by(process);
-        } else if process.killer().is_let_go() {
+        } else if was_killed && !has_buffers {
             self.see_off(process);
         } else {
-            // Gone, with its memory, before another one has as much.
+            // Gone as well, and with buffers before the task has others.
             drop(process);
             self.replace();
         }
@@ -166,8 +170,6 @@ impl Standbys {
             match next {
                 Some(process) if process.is_alive() => return Ok(process),
                 Some(dead) => drop(dead),
-                // It is gone before another one has as much memory.
-                None if self.await_departure() => {}
                 None => return Process::start(&self.workers.program, self.device),
             }
         }
@@ -181,14 +183,16 @@ impl Standbys {
         let _ = thread::Builder::new().name("preempt-worker".into()).spawn(move || drop(leaving));
     }
 
-    /// Waits until a worker is gone that was killed, if there is any; returns whether there was.
-    pub fn await_departure(&self) -> bool {
+    /// Waits until all workers are gone that were killed, and no longer than until `is_told`; returns whether there were any.
+    pub fn await_departures(&self, is_told: impl Fn() -> bool) -> bool {
         let mut idle = self.lock();
-        let seen = idle.leaving;
-        while idle.leaving > 0 && idle.leaving >= seen {
-            idle = self.departs.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        let is_any = idle.leaving > 0;
+        while idle.leaving > 0 && !is_told() {
+            // What tells it knows nothing of this.
+            let waited = self.departs.wait_timeout(idle, LOOK);
+            idle = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        seen > 0
+        is_any
     }
 
     /// Takes a worker back, unless enough stand by.
@@ -203,7 +207,7 @@ impl Standbys {
         }
     }
 
-    /// Ends the workers that stand by, and lets no more of them come.
+    /// Ends the workers that stand by, and lets no more of them come; waits until all that were killed are gone.
     pub fn close(&self) {
         let processes = {
             let mut idle = self.lock();
@@ -213,7 +217,7 @@ impl Standbys {
         // All at once, before the end of the first is waited for.
         processes.iter().for_each(|process| process.killer().kill());
         drop(processes);
-        while self.await_departure() {}
+        self.await_departures(|| false);
     }
 
     fn lock(&self) -> MutexGuard<'_, Idle> {
@@ -280,9 +284,13 @@ mod tests {
     #[test]
     fn what_a_killed_worker_has_is_waited_for() {
         let waits: [fn(&Arc<Standbys>); 3] = [
-            |standbys| while standbys.await_departure() {},
-            |standbys| drop(standbys.next().expect("another one starts")),
+            |standbys| _ = standbys.await_departures(|| false),
             |standbys| standbys.close(),
+            |standbys| {
+                // It begins nothing that was told to leave.
+                let called = standbys.call("none", &[], Vec::new(), |_| false, || true, || false);
+                assert!(matches!(called, Ok(None)));
+            },
         ];
         for wait in waits {
             let (standbys, is_gone) = (without_standbys(), AtomicBool::new(false));
@@ -296,7 +304,16 @@ mod tests {
                 wait(&standbys);
                 assert!(is_gone.load(SeqCst));
             });
-            assert!(!standbys.await_departure(), "none leaves any more");
+            assert!(!standbys.await_departures(|| false), "none leaves any more");
         }
+    }
+
+    #[test]
+    fn a_task_that_is_told_to_leave_waits_no_longer() {
+        let standbys = without_standbys();
+        let leaving = leaving(&standbys);
+        assert!(standbys.await_departures(|| true));
+        assert_eq!(standbys.lock().leaving, 1);
+        drop(leaving);
     }
 }

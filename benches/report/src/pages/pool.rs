@@ -81,7 +81,7 @@ fn on_devices(results: &Results) -> Result<String> {
          after {} µs (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at load 1 \
          (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
          time with yields that take none, that is {} points {}. `slowed`: what user-facing tasks took, by their time \
-         alone{}. The simulation has what each user-facing task took; undisturbed, it has their times alone.\n\n{}\n\
+         alone{}. The simulation has the jobs' arrivals and what each task took; undisturbed, it has the tasks' times alone.\n\n{}\n\
          The response of a user-facing task that comes to a device with a batch task, by its time alone (figure 6):\n\n{}\n{}",
         of("tasks")?,
         of("tasks_lost")?,

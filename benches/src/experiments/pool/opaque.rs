@@ -2,41 +2,42 @@
 
 use std::cell::RefCell;
 use std::error::Error as StdError;
-use std::sync::Arc;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, process, thread};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
+use preempt::Scheduler;
 use preempt::pool::{Class, Pool, Run, Task, UserFacingFirst};
 use preempt::worker::{Functions, Job, Workers};
-use preempt::{Device, Scheduler};
 use preempt_driver::{Array, Gpu};
 
 use super::inversion::SETTLED;
-use super::occupancy::Occupancy;
-use super::replay::{LOST, await_batch};
+use super::replay::LOST;
 use super::tasks::Hold;
 use crate::experiments::Bench;
 use crate::experiments::processes::{Batch, RawBatch};
 use crate::samples::Samples;
 
-/// Kills, and with `--quick`.
-const KILLS: (u32, u32) = (50, 2);
+/// Kills by which times are measured, and as many again by which memory is; and with `--quick`.
+const KILLS: (u32, u32) = (50, 1);
 /// Of the worker's grids, which none leaves before.
 const BLOCK: Duration = Duration::from_secs(1);
 /// Device memory that the worker takes, in bytes.
 const TAKES: usize = 20 << 30;
-/// Device memory that other processes may have taken or given back meanwhile: contexts of standbys.
-const OTHERS: usize = 2 << 30;
+/// What other processes may have taken of that meanwhile: contexts of standbys.
+const OTHERS: usize = 1 << 30;
 
-/// The worker's function.
+/// The worker's functions: on a GPU, and where there is none. Their input is the path of a file that they make when they run.
 const OCCUPY: &str = "occupy";
+const SLEEP: &str = "sleep";
 
-/// How long it takes to take a device from a worker: from when a user-facing task is submitted.
+/// How long it takes to take a device from a worker: from when user-facing tasks are submitted.
 #[derive(Clone, Debug, Default)]
 pub struct Kills {
-    /// Until the task's body begins.
+    /// Until a task's body begins.
     pub begins: Samples,
     /// Until its first kernel has run, which fills its device, and its output is on the host.
     pub first_kernel: Samples,
@@ -52,86 +53,86 @@ pub fn serve_if_worker() {
         /// Grids of a GPU, if there is one; of the thread that serves.
         static BATCH: RefCell<Option<RawBatch>> = const { RefCell::new(None) };
     }
+    // Also beside CPU devices, where it may be that there is none.
     let warm = |device: usize| {
-        if Device::count().is_ok_and(|gpus| gpus > 0) {
-            let batch = RawBatch::new(Gpu::open(device as i32)?, BLOCK)?;
-            BATCH.with(|of| of.replace(Some(batch)));
-        }
+        let batch = Gpu::open(device as i32).map_err(Into::into);
+        BATCH.set(batch.and_then(|gpu| RawBatch::new(gpu, BLOCK)).ok());
         Ok(0)
     };
-    let occupy = |_: &Job| {
-        let batch = BATCH.with(RefCell::take);
-        match batch {
-            Some(batch) => occupy(batch),
-            None => loop {
-                thread::park();
-            },
+    let on_gpu = |job: &Job| occupy(BATCH.take().ok_or("a worker has no GPU")?, mark(job)?);
+    let sleep = |job: &Job| {
+        File::create(mark(job)?)?;
+        loop {
+            thread::park();
         }
     };
-    Functions::new().add(OCCUPY, occupy).warm(warm).serve_if_worker();
+    Functions::new().add(OCCUPY, on_gpu).add(SLEEP, sleep).warm(warm).serve_if_worker();
+}
+
+fn mark(job: &Job) -> Result<&Path, Box<dyn StdError>> {
+    Ok(Path::new(std::str::from_utf8(&job.input)?))
 }
 
 /// Fills a GPU until the process is killed.
-fn occupy(mut batch: RawBatch) -> Result<Vec<u8>, Box<dyn StdError>> {
+fn occupy(mut batch: RawBatch, mark: &Path) -> Result<Vec<u8>, Box<dyn StdError>> {
     let _taken = Array::<u32>::zeroed(TAKES / size_of::<u32>())?;
-    loop {
+    for round in 0.. {
         batch.top_up()?;
         thread::sleep(SETTLED);
+        if round == 1 {
+            File::create(mark)?;
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// A file of this process alone.
+struct Mark(PathBuf);
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // Where there is none, nothing happens.
+        let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Kills workers that have a device, or all parts of one.
+/// Kills workers that have the first device, or all parts of it.
 pub fn measure(bench: &Bench, devices: &[Scheduler], hold: Hold) -> Result<Kills> {
-    let device = devices.first().context("a pool of no device")?.device();
+    let first = devices.first().context("a pool of no device")?.device();
     // A part has a share of memory, which no other process takes of.
-    let device = device.whole().unwrap_or(device);
+    let device = first.whole().unwrap_or(first);
+    let parts = if first.whole().is_some() { devices.len() } else { 1 };
     let free = || Ok::<_, anyhow::Error>(device.memory()?.free);
     let before = free()?;
     let builder = Pool::builder().policy(UserFacingFirst).workers(Workers::this_program()?);
-    let builder = devices.iter().fold(builder, |builder, device| builder.scheduler(device.clone()));
-    let pool = builder.build()?;
-    let mut kills = Kills::default();
+    let parts = devices.iter().take(parts);
+    let pool = parts.fold(builder, |builder, part| builder.scheduler(part.clone())).build()?;
     let is_gpu = bench.gpu.is_some();
-    if is_gpu {
-        // Other devices have theirs.
-        let of_device = pool.standbys().iter().filter(|standby| standby.device == 0).count();
-        kills.standby = Some(before.saturating_sub(free()?) / of_device.max(1));
-    }
+    let standby = || Ok::<_, anyhow::Error>(before.saturating_sub(free()?) / pool.standbys().len());
+    let mut kills = Kills { standby: is_gpu.then(standby).transpose()?, ..Kills::default() };
     let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
-    for _ in 0..bench.amount(KILLS.1, KILLS.0) {
+    let mark = Mark(env::temp_dir().join(format!("preempt-bench-{}", process::id())));
+    for kill in 0..2 * bench.amount(KILLS.1, KILLS.0) {
         let free_before = free()?;
-        let occupancy = Arc::new(Occupancy::new(pool.devices()));
-        let running = nightly.submit(&occupying(&occupancy))?;
-        await_batch(&occupancy)?;
-        if is_gpu {
-            await_memory("a worker has not taken its memory", || {
-                Ok(free()? + TAKES <= free_before + OTHERS)
-            })?;
-        }
-        thread::sleep(SETTLED);
+        let running = nightly.submit(&occupying(is_gpu, &mark.0)?)?;
+        wait_until("a worker has not begun", || Ok(mark.0.exists() || running.is_done()))?;
+        fs::remove_file(&mark.0).context("a worker has ended with its task")?;
         let decided = Instant::now();
-        let users: Vec<_> = (0..pool.devices())
-            .map(|_| service.submit(&user(decided, hold)))
-            .collect::<Result<_, _>>()?;
-        let memory = thread::scope(|scope| {
-            let freed = || -> Result<Duration> {
-                await_memory("a worker's memory is not free", || {
-                    Ok(free()? + OTHERS >= free_before)
-                })?;
-                Ok(decided.elapsed())
-            };
-            let freed = is_gpu.then(|| scope.spawn(freed));
-            freed
-                .map(|freed| freed.join().map_err(|_| anyhow!("a thread has panicked"))?)
-                .transpose()
-        })?;
+        let user = || service.submit(&user(decided, hold));
+        let users: Vec<_> = (0..pool.devices()).map(|_| user()).collect::<Result<_, _>>()?;
+        // The driver is asked for it in kills of its own, so that nothing waits for that.
+        let is_of_memory = kill % 2 == 1 && is_gpu;
+        if is_of_memory {
+            let is_free = || Ok(free()? + OTHERS >= free_before);
+            wait_until("a worker's memory is not free", is_free)?;
+            kills.memory.push(decided.elapsed());
+        }
         for user in users {
             let [begins, first_kernel] = user.wait()?;
-            kills.begins.push(begins);
-            kills.first_kernel.push(first_kernel);
-        }
-        if let Some(memory) = memory {
-            kills.memory.push(memory);
+            if !is_of_memory {
+                kills.begins.push(begins);
+                kills.first_kernel.push(first_kernel);
+            }
         }
         let ((), report) = running.wait_with_report()?;
         ensure!(report.revocations == 1, "a worker was to be killed once: {report:?}");
@@ -140,16 +141,18 @@ pub fn measure(bench: &Bench, devices: &[Scheduler], hold: Hold) -> Result<Kills
 }
 
 /// A task whose worker has all of a device until it is killed. Nothing is left of it when it runs again.
-fn occupying(occupancy: &Arc<Occupancy>) -> Task<()> {
-    let (occupancy, is_over) = (occupancy.clone(), AtomicBool::new(false));
+fn occupying(is_gpu: bool, mark: &Path) -> Result<Task<()>> {
+    let function = if is_gpu { OCCUPY } else { SLEEP };
+    let mark =
+        mark.to_str().context("the folder for temporary files has a name that is no text")?;
+    let (mark, is_over) = (mark.to_owned(), AtomicBool::new(false));
     let body = move |run: &Run| {
-        let _entered = occupancy.enter(run.device(), Class::Batch);
         if !is_over.swap(true, Relaxed) {
-            run.call(OCCUPY, &[])?;
+            run.call(function, mark.as_bytes())?;
         }
         Ok(())
     };
-    Task::new("occupying", body).opaque()
+    Ok(Task::new("occupying", body).opaque())
 }
 
 /// A user-facing task: when it begins, and when its kernel has run, which has all SMs of a device.
@@ -163,7 +166,7 @@ fn user(decided: Instant, hold: Hold) -> Task<[Duration; 2]> {
     })
 }
 
-fn await_memory(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+fn wait_until(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !is_so()? {
         ensure!(start.elapsed() < LOST, "{what} within {LOST:?}");

@@ -232,12 +232,14 @@ impl Client<'_> {
         for (ticket, handle) in handles {
             let Some(ended) = wait(handle, Instant::now() + LOST) else {
                 seen.answers.note(|| format!("{ticket:?} gave no answer within {LOST:?}"));
+                seen.times.push(self.job.task);
                 continue;
             };
             let (answer, report) = match ended {
                 Ok(ended) => ended,
                 Err(error) => {
                     seen.answers.note(|| format!("{ticket:?}: {error}"));
+                    seen.times.push(self.job.task);
                     continue;
                 }
             };
