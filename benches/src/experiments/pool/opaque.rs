@@ -108,12 +108,14 @@ pub fn measure(bench: &Bench, devices: &[Scheduler], hold: Hold) -> Result<Kills
     let parts = devices.iter().take(parts);
     let pool = parts.fold(builder, |builder, part| builder.scheduler(part.clone())).build()?;
     let is_gpu = bench.gpu.is_some();
-    let standby = || Ok::<_, anyhow::Error>(before.saturating_sub(free()?) / pool.standbys().len());
-    let mut kills = Kills { standby: is_gpu.then(standby).transpose()?, ..Kills::default() };
+    let without_worker = free()?;
+    let of_standby = before.saturating_sub(without_worker) / pool.standbys().len();
+    let is_free = || Ok(free()? + OTHERS >= without_worker);
+    let mut kills = Kills { standby: is_gpu.then_some(of_standby), ..Kills::default() };
     let [service, nightly] = [Class::UserFacing, Class::Batch].map(|class| pool.application(class));
     let mark = Mark(env::temp_dir().join(format!("preempt-bench-{}", process::id())));
     for kill in 0..2 * bench.amount(KILLS.1, KILLS.0) {
-        let free_before = free()?;
+        wait_until("the memory of the worker before is not free", || Ok(!is_gpu || is_free()?))?;
         let running = nightly.submit(&occupying(is_gpu, &mark.0)?)?;
         wait_until("a worker has not begun", || Ok(mark.0.exists() || running.is_done()))?;
         fs::remove_file(&mark.0).context("a worker has ended with its task")?;
@@ -123,7 +125,6 @@ pub fn measure(bench: &Bench, devices: &[Scheduler], hold: Hold) -> Result<Kills
         // The driver is asked for it in kills of its own, so that nothing waits for that.
         let is_of_memory = kill % 2 == 1 && is_gpu;
         if is_of_memory {
-            let is_free = || Ok(free()? + OTHERS >= free_before);
             wait_until("a worker's memory is not free", is_free)?;
             kills.memory.push(decided.elapsed());
         }
