@@ -83,21 +83,13 @@ pub enum Stopping {
 }
 
 impl Stopping {
-    /// For the pool and for the simulation of tasks as they are alone, where a stop takes so long.
+    /// For the pool and for the simulation, where a stop takes so long.
     fn stop(self, measured: Duration) -> Stop {
         match self {
             Stopping::Never => Stop::Never,
             Stopping::Yields => Stop::Yield(measured),
             Stopping::Revokes => Stop::Revoke(measured),
             Stopping::Kills => Stop::Revoke(measured + KILL),
-        }
-    }
-
-    /// For the simulation of tasks as they were measured: what a yield takes, the task has its device for that takes the place.
-    fn stop_beside(self, measured: Duration) -> Stop {
-        match self {
-            Stopping::Yields => Stop::Yield(Duration::ZERO),
-            _ => self.stop(measured),
         }
     }
 
@@ -263,19 +255,16 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
             for arm in ARMS.iter().filter(|arm| arm.is_of(load)) {
                 let real = measure(&devices, arm, stop, &workload, &kinds)?;
                 answers.add(&real.answers);
-                let simulate = |stop, workload: &PoolWorkload| {
-                    let pool = PoolSimulation::boxed(devices.len(), arm.policy.boxed()).stop(stop);
-                    pool.run(workload)
+                let simulate = |workload: &PoolWorkload| {
+                    let pool = PoolSimulation::boxed(devices.len(), arm.policy.boxed());
+                    pool.stop(arm.stopping.stop(stop)).run(workload)
                 };
                 runs.push(Measured {
                     mix: mix_name,
                     load,
                     arm: arm.name,
-                    simulated: simulate(
-                        arm.stopping.stop_beside(stop),
-                        &as_measured(&workload, &real),
-                    )?,
-                    undisturbed: simulate(arm.stopping.stop(stop), &workload)?,
+                    simulated: simulate(&as_measured(&workload, &real))?,
+                    undisturbed: simulate(&workload)?,
                     real,
                 });
                 progress.step();

@@ -47,6 +47,12 @@ impl Occupancy {
         Entered(count)
     }
 
+    /// Whether a user-facing task is on a device at this moment.
+    pub fn is_user_facing(&self, device: usize) -> bool {
+        let of = |bodies: &[AtomicU32; 2]| bodies[Class::UserFacing as usize].load(Relaxed) > 0;
+        self.bodies.get(device).is_some_and(of)
+    }
+
     /// The devices with tasks at this moment.
     pub fn used(&self) -> Used {
         let mut used = Used::default();

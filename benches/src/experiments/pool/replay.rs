@@ -21,6 +21,10 @@ pub const SAMPLE: Duration = Duration::from_millis(10);
 /// The longest from one answer of a job to its next before the task counts as lost.
 pub const LOST: Duration = Duration::from_secs(120);
 
+/// What is added to the time of a task that has ended while it was stopped. It had run for just as long when it was stopped; in the
+/// simulation, it is to be stopped before it ends, although threads wake a little sooner or later.
+const STOPS_FIRST: Duration = Duration::from_micros(500);
+
 /// What came of a workload on a pool.
 #[derive(Debug, Default)]
 pub struct Replayed {
@@ -248,7 +252,8 @@ impl Client<'_> {
                 count.fetch_add(1, Relaxed);
             }
             seen.answers.is_right(self.kind, &answer);
-            seen.times.push(report.ran);
+            let goes_on = if answer.ended_stopped { STOPS_FIRST } else { Duration::ZERO };
+            seen.times.push(report.ran + goes_on);
             if self.job.class == Class::UserFacing {
                 seen.responses.push(report.turnaround);
             }

@@ -124,6 +124,8 @@ pub struct Ticket {
 pub struct Answer {
     /// As the task was given it.
     pub ticket: Ticket,
+    /// Whether a batch task has ended while a user-facing one had its place.
+    pub ended_stopped: bool,
     output: Output,
 }
 
@@ -239,10 +241,12 @@ impl Kind {
         Task::new(self.name, move |run| {
             let _entered = occupancy.enter(run.device(), kind.class);
             let output = kind.run(run);
+            let ended_stopped =
+                kind.class == Class::Batch && occupancy.is_user_facing(run.device());
             if let Err(Error::Pool(PoolError::Revoked { .. })) = &output {
                 std::thread::sleep(after);
             }
-            Ok(Answer { ticket, output: output? })
+            Ok(Answer { ticket, ended_stopped, output: output? })
         })
     }
 

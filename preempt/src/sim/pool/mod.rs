@@ -19,7 +19,9 @@
 //! # The model
 //!
 //! A task has a device alone for its time, whichever device it is. Decisions take none. A task that is told to leave works
-//! until it has left; its device is free [`Stop::latency`] after the decision, or when the task ends before that. As in TReM's
+//! until it has left, [`Stop::latency`] after the decision, or until it ends before that. If it yields, the task that takes its
+//! place has the device from the decision on, and waits there; if it is revoked, the device is free when it has left. Times that
+//! were [measured](PoolWorkload::with_times) have what yields take. As in TReM's
 //! evaluation, [a number](crate::pool::OUTSTANDING) of tasks of one job is outstanding at a time, and their times count from
 //! then.
 
@@ -73,6 +75,7 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 struct Live {
     job: usize,
+    is_measured: bool,
     /// What it runs for from its start, and yet.
     whole: Duration,
     rest: Duration,
@@ -142,6 +145,8 @@ struct Run<'a> {
     agenda: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     entered: u64,
     slots: Vec<Option<Running>>,
+    /// What the next task of each device waits for there.
+    waits: Vec<Duration>,
     /// By number.
     live: Vec<Option<Live>>,
     orders: Vec<Order>,
@@ -162,6 +167,7 @@ impl<'a> Run<'a> {
             agenda: BinaryHeap::new(),
             entered: 0,
             slots: vec![None; devices],
+            waits: vec![Duration::ZERO; devices],
             live: Vec::new(),
             orders: Vec::new(),
             is_awake: false,
@@ -191,13 +197,14 @@ impl<'a> Run<'a> {
                 let application = self.pool.application(job.class);
                 self.jobs.insert(number, job.tasks);
                 for index in 0..job.tasks {
-                    let whole = self.workload.time(number, index);
+                    let measured = self.workload.measured(number, index);
+                    let (whole, is_measured) = (measured.unwrap_or(job.task), measured.is_some());
                     let task = self.pool.submit(now, application);
                     let at = task.index();
                     if self.live.len() <= at {
                         self.live.resize(at + 1, None);
                     }
-                    self.live[at] = Some(Live { job: number, whole, rest: whole });
+                    self.live[at] = Some(Live { job: number, is_measured, whole, rest: whole });
                 }
             }
             Happening::End(device, number) => {
@@ -225,10 +232,15 @@ impl<'a> Run<'a> {
                     return;
                 };
                 self.leaves(now, device, running);
+                self.waits[device] = match self.stop {
+                    Stop::Yield(latency) => latency,
+                    _ => Duration::ZERO,
+                };
                 if let Some(live) = &mut self.live[running.task.index()] {
+                    let leaves = if live.is_measured { Duration::ZERO } else { self.waits[device] };
                     live.rest = match self.stop {
                         Stop::Revoke(_) => live.whole,
-                        _ => live.rest.saturating_sub(now - running.since),
+                        _ => live.rest.saturating_sub(now + leaves - running.since),
                     };
                 }
                 match self.stop {
@@ -255,11 +267,19 @@ impl<'a> Run<'a> {
                     let number = self.entered;
                     self.slots[device] = Some(Running { task, since: now, number });
                     let rest = self.live[task.index()].map_or(Duration::ZERO, |live| live.rest);
-                    self.enter(now + rest, Happening::End(device, number));
+                    let waits = std::mem::take(&mut self.waits[device]);
+                    let is_kept = matches!(order, Order::Resume { .. })
+                        || self.live[task.index()].is_some_and(|live| live.is_measured);
+                    let end = now + rest + if is_kept { Duration::ZERO } else { waits };
+                    self.enter(end, Happening::End(device, number));
                 }
                 Order::Stop { device, stop, .. } => {
                     let number = self.slots[device].map_or(0, |of| of.number);
-                    self.enter(now + stop.latency(), Happening::Left(device, number));
+                    let leaves = match stop {
+                        Stop::Yield(_) => now,
+                        stop => now + stop.latency(),
+                    };
+                    self.enter(leaves, Happening::Left(device, number));
                 }
             }
         }

@@ -57,6 +57,14 @@ fn tasks_have_the_times_that_they_are_given() {
     // Revoked at 12 ms, and from its start again at 17.
     let revoked = PoolSimulation::new(1, UserFacingFirst).stop(Stop::Revoke(2 * MS));
     assert_eq!(revoked.run(&workload).unwrap().batch_jobs()[0], 107 * MS);
+    // It has run for 10 ms when it yields, and the other one waits for 2 of its 7.
+    let yields = |workload: &PoolWorkload| {
+        let results = PoolSimulation::new(1, UserFacingFirst).stop(Stop::Yield(2 * MS));
+        let results = results.run(workload).unwrap();
+        (results.responses()[0], results.batch_jobs()[0])
+    };
+    assert_eq!(yields(&workload), (7 * MS, 97 * MS));
+    assert_eq!(yields(&workload.with_times(vec![vec![90 * MS], vec![6 * MS]])), (6 * MS, 96 * MS));
 }
 
 #[test]

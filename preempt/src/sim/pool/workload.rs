@@ -80,17 +80,16 @@ impl PoolWorkload {
         PoolWorkload { jobs: jobs.into_iter().collect(), times: Vec::new() }
     }
 
-    /// With what each task takes on a device of its own, by job and task in their order, as it was measured where devices slow
-    /// each other down, or where tasks that have yielded go on beside others. Where there is none, a task takes the time of its
-    /// [job](PoolJob::task).
+    /// With what each task had its device for, by job and task in their order, as it was measured where devices slow each other
+    /// down, where a task waits for the one to yield whose place it takes, or where that one goes on beside it. Where there is
+    /// none, a task takes the time of its [job](PoolJob::task).
     pub fn with_times(self, times: Vec<Vec<Duration>>) -> PoolWorkload {
         PoolWorkload { times, ..self }
     }
 
-    /// What a task takes on a device of its own.
-    pub(super) fn time(&self, job: usize, task: u32) -> Duration {
-        let own = self.times.get(job).and_then(|tasks| tasks.get(task as usize)).copied();
-        own.or_else(|| Some(self.jobs.get(job)?.task)).unwrap_or_default()
+    /// What a task took, if that was measured.
+    pub(super) fn measured(&self, job: usize, task: u32) -> Option<Duration> {
+        self.times.get(job)?.get(task as usize).copied()
     }
 
     /// TReM's workload (V.B), with a tenth of its times: 30 jobs whose tasks are drawn from its table III, whose durations have
