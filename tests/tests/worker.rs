@@ -136,7 +136,7 @@ fn buffers_that_no_worker_can_have_are_refused() {
         run.call_with("misfit", &[], &mut [&mut x])
     });
     assert!(matches!(failure(&nightly, &misfit.opaque()),
-        WorkerError::Failed { message, .. } if message.contains("same length")));
+        WorkerError::Failed { message, .. } if message.contains("12 bytes")));
 }
 
 #[test]

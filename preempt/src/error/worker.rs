@@ -95,6 +95,17 @@ pub enum WorkerError {
         /// The kind of the device that the worker named.
         opened: &'static str,
     },
+    /// Memory that a worker opens as elements of which it has no whole number.
+    #[error(
+        "the memory of the call has {bytes} bytes, which are no whole number of elements of {element}; open it with the type that \
+         the task has made it with"
+    )]
+    NotWhole {
+        /// Bytes of the memory.
+        bytes: usize,
+        /// Bytes of an element.
+        element: usize,
+    },
     /// The function returned an error, or panicked.
     #[error("`{function}` failed in its worker: {message}")]
     Failed {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use preempt_device::kernel::KernelArg;
 
 use crate::device::{Contents, Device, Patience};
-use crate::error::{ArgumentError, Error, WorkerError};
+use crate::error::{Error, WorkerError};
 use crate::scheduler::Buffer;
 use crate::worker::SharedMemory;
 
@@ -52,8 +52,7 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`WorkerError::OtherKind`], [`ArgumentError::LengthMismatch`] if it is no whole number of elements, in bytes,
-    /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory), or an error of the driver, for memory of another GPU
+    /// [`WorkerError::OtherKind`], [`WorkerError::NotWhole`], [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory), or an error of the driver, for memory of another GPU
     /// among them.
     ///
     /// # Safety
@@ -66,10 +65,10 @@ impl SharedMemory {
             return Err(WorkerError::OtherKind { given, opened }.into());
         }
         let bytes = self.bytes();
-        let len = bytes.checked_div(size_of::<T>()).unwrap_or(0);
-        if len * size_of::<T>() != bytes {
-            let to = len * size_of::<T>();
-            return Err(Error::Argument(ArgumentError::LengthMismatch { from: bytes, to }));
+        let element = size_of::<T>();
+        let len = bytes.checked_div(element).unwrap_or(0);
+        if len * element != bytes {
+            return Err(WorkerError::NotWhole { bytes, element }.into());
         }
         let memory = device.inner.backend.memory();
         let address = match bytes {
@@ -81,5 +80,35 @@ impl SharedMemory {
         };
         // SAFETY: just mapped for this buffer, which frees it.
         Ok(unsafe { Buffer::from_parts(device, address, len) })
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::worker::Shared;
+
+    #[test]
+    fn memory_is_opened_as_what_it_is() {
+        let device = Device::cpu().expect("a device");
+        let open = |bytes, is_gpu| {
+            let descriptor = Arc::new(File::open("/dev/null").expect("a file").into());
+            let memory = SharedMemory(Shared { descriptor, bytes, is_gpu });
+            // SAFETY: it is refused, or has no element.
+            unsafe { memory.open::<u64>(&device) }.map(|buffer| buffer.len())
+        };
+        let is = |opened, kind: fn(&WorkerError) -> bool| matches!(opened, Err(Error::Worker(error)) if kind(&error));
+        assert!(is(open(16, true), |error| matches!(
+            error,
+            WorkerError::OtherKind { given: "GPU", .. }
+        )));
+        assert!(is(open(12, false), |error| matches!(
+            error,
+            WorkerError::NotWhole { bytes: 12, element: 8 }
+        )));
+        assert_eq!(open(0, false).expect("nothing is mapped"), 0);
     }
 }

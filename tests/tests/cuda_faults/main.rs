@@ -236,6 +236,7 @@ fn run(case: &Case) -> Found {
             "foreign" => foreign::run(&device, &mut found),
             "raw" => raw::run(&device, &mut found),
             "shared" => shared::run(&device, &mut found),
+            "shared-given" => shared::give_away(&device, &mut found),
             "pinned" => workloads::pinned(&device, &mut found),
             "queries" => workloads::queries(&device, &mut found),
             _ if is_pool => pools::run(case, &device, &mut found),

@@ -1,6 +1,6 @@
 //! Memory that other processes can have, where the driver refuses a call: the task that wants it fails, or nothing does.
 
-use preempt::error::{DeviceError, MemoryError};
+use preempt::error::{ArgumentError, DeviceError, MemoryError};
 use preempt::pool::{Class, Pool, Run, Task, TaskHandle};
 use preempt::{Device, Error, Scheduler};
 use preempt_test_kernels as kernels;
@@ -30,6 +30,26 @@ pub fn run(device: &Device, found: &mut Found) {
             Err(error) => found.expect(false, || format!("task {tasks}: {error}")),
         }
     }
+}
+
+/// The driver's `cuMemFree` does not free it.
+pub fn give_away(device: &Device, found: &mut Found) {
+    let Some(scheduler) = found.take(Scheduler::builder().device(device.clone()).build()) else {
+        return;
+    };
+    let pool = Pool::builder().scheduler(scheduler.clone()).build();
+    let Some(pool) = found.take(pool) else { return };
+    let keeps = Task::new("keeps", |run| run.shared::<u32>(4));
+    let kept = pool.application(Class::Batch).submit(&keeps).and_then(TaskHandle::wait);
+    let given = kept.and_then(|kept| scheduler.stream(0).to_raw(kept));
+    let is_refused = matches!(given, Err(Error::Argument(ArgumentError::NotGivenAway)));
+    found.expect(is_refused, || format!("{given:?}"));
+}
+
+#[test]
+fn memory_for_other_processes_is_not_given_away() {
+    let outcomes = start(FAKE, &[Case::clean("shared-given")]);
+    assert!(outcomes.len() == 1 && outcomes.iter().all(Outcome::is_right), "{outcomes:#?}");
 }
 
 fn counts(tasks: u32, run: &Run) -> Result<Vec<u32>, Error> {
