@@ -12,25 +12,25 @@
 //! and the device's scheduler gives these the SMs that they fill. A task that is *revoked* has its operations cancelled, and its
 //! body returns.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use super::dispatch::{
-    ApplicationNumber, Dispatcher, End, Order, PoolPolicy, PoolStats, Rules, TaskNumber,
-};
-use super::policy::FirstCome;
+use super::dispatch::{ApplicationNumber, Dispatcher, End, PoolPolicy, PoolStats, Rules};
 use super::resident::{Evict, Place};
 use super::run::{Ended, Progress, Run};
 use super::task::{Body, TaskReport, Ticket};
 use super::terms::{Class, KILL, Stop};
-use crate::error::{DeviceError, Error, PoolError, caught};
+use crate::error::{DeviceError, Error, PoolError};
 use crate::policy::Priority;
 use crate::scheduler::Scheduler;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, Mutex, contain, lock};
 #[cfg(target_os = "linux")]
 use crate::worker::Standbys;
+
+mod state;
+
+use state::{After, Assignment, Entry, Lane, State};
 
 /// Threads of a device.
 const LANES: usize = 2;
@@ -57,62 +57,6 @@ pub(super) struct Inner {
     wakes: Condvar,
     /// For threads that wait until a task has left a device.
     departs: Condvar,
-}
-
-struct State {
-    dispatcher: Dispatcher,
-    /// By task number.
-    entries: Vec<Option<Entry>>,
-    serials: u64,
-    /// Tasks whose results were not given.
-    tasks: usize,
-    /// For the threads of each device.
-    lanes: Vec<Lane>,
-    /// Runs that have ended on each device, and been told to.
-    departures: Vec<u64>,
-    /// Devices that have failed.
-    lost: Vec<bool>,
-    /// Threads that have not ended.
-    threads: usize,
-    orders: Vec<Order>,
-    is_closed: bool,
-    /// While the deciding thread waits: after which time it decides, if it does.
-    waits: Option<Option<Duration>>,
-    policy_error: Option<Arc<str>>,
-}
-
-struct Entry {
-    serial: u64,
-    body: Arc<dyn Body>,
-    /// Of the run that is under way.
-    run: Option<Arc<Progress>>,
-    is_cancelled: bool,
-    failures: u32,
-}
-
-/// The runs of a device that none of its threads has taken yet.
-#[derive(Default)]
-struct Lane {
-    waiting: VecDeque<Assignment>,
-    /// For threads that wait for one.
-    comes: Arc<Condvar>,
-}
-
-/// A run for a device's threads.
-struct Assignment {
-    ticket: Ticket,
-    class: Class,
-    body: Arc<dyn Body>,
-    progress: Arc<Progress>,
-}
-
-/// What is to be done without the lock, since it runs code of the application.
-#[derive(Default)]
-struct After {
-    revokes: Vec<Arc<Progress>>,
-    answers: Vec<(Arc<dyn Body>, Result<TaskReport, Error>)>,
-    /// Policies that were replaced.
-    policies: Vec<Box<dyn PoolPolicy>>,
 }
 
 /// How a run has ended.
@@ -618,90 +562,6 @@ fn whole_of(scheduler: &Scheduler) -> Option<u64> {
 fn has_failed(scheduler: &Scheduler) -> bool {
     let answer = scheduler.device().memory();
     matches!(answer, Err(Error::Device(DeviceError::ContextLost { .. })))
-}
-
-impl State {
-    fn entry(&mut self, Ticket { number, serial }: Ticket) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(number.index())?.as_mut()?;
-        (entry.serial == serial).then_some(entry)
-    }
-
-    /// Ends a task that does not run, with this error.
-    fn give_up(&mut self, now: Duration, number: TaskNumber, error: Error, after: &mut After) {
-        let Some(entry) = self.entries[number.index()].take() else { return };
-        self.dispatcher.ended(now, number, End::Dropped);
-        after.answers.push((entry.body, Err(error)));
-    }
-
-    /// Ends all tasks that do not run.
-    fn give_up_all(
-        &mut self,
-        now: Duration,
-        error: impl Fn(Arc<str>) -> PoolError,
-        after: &mut After,
-    ) {
-        for at in 0..self.entries.len() {
-            let waits = self.entries[at].as_ref().filter(|entry| entry.run.is_none());
-            if let Some(error) = waits.map(|entry| error(entry.body.name().clone())) {
-                self.give_up(now, TaskNumber::at(at), error.into(), after);
-            }
-        }
-    }
-
-    /// Decides, and carries out what was decided, until nothing is left to decide.
-    fn turn(&mut self, now: Duration, after: &mut After) {
-        let mut orders = std::mem::take(&mut self.orders);
-        while !self.is_closed {
-            let decided = caught(|| self.dispatcher.decide(now, &mut orders));
-            if let Err(message) = decided {
-                // Orders that it gave before are carried out: the dispatcher counts on that.
-                self.replace_policy(message, after);
-            } else if orders.is_empty() {
-                break;
-            }
-            self.carry_out(now, &mut orders, after);
-        }
-        self.orders = orders;
-    }
-
-    /// After which time to decide at the latest.
-    fn wake(&mut self, after: &mut After) -> Option<Duration> {
-        caught(|| self.dispatcher.wake()).unwrap_or_else(|message| {
-            self.replace_policy(message, after);
-            None
-        })
-    }
-
-    fn replace_policy(&mut self, message: String, after: &mut After) {
-        self.policy_error = Some(message.into());
-        after.policies.push(self.dispatcher.set_policy(Box::new(FirstCome)));
-    }
-
-    fn carry_out(&mut self, now: Duration, orders: &mut Vec<Order>, after: &mut After) {
-        for order in orders.drain(..) {
-            match order {
-                Order::Start { task, device } => {
-                    let class = self.dispatcher.class_of(task);
-                    let Some(entry) = &mut self.entries[task.index()] else { continue };
-                    let (body, progress) = (entry.body.clone(), Arc::<Progress>::default());
-                    entry.run = Some(progress.clone());
-                    let ticket = Ticket { number: task, serial: entry.serial };
-                    let lane = &mut self.lanes[device];
-                    lane.waiting.push_back(Assignment { ticket, class, body, progress });
-                    lane.comes.notify_one();
-                }
-                // It was not kept from running.
-                Order::Resume { .. } => {}
-                Order::Stop { task, stop: Stop::Yield(_), .. } => {
-                    self.dispatcher.yielded(now, task);
-                }
-                Order::Stop { task, .. } => {
-                    let entry = self.entries[task.index()].as_ref();
-                    after.revokes.extend(entry.and_then(|entry| entry.run.clone()));
-                }
-            }
-        }
-    }
 }
 
 fn spawn(
