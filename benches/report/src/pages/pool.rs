@@ -78,7 +78,7 @@ fn on_devices(results: &Results) -> Result<String> {
     Ok(format!(
         "On {what}, {} tasks in all: {} lost, {} answered twice, {} wrong. The kernel of a cancelled batch task has left all \
          SMs {} µs after the call (p99 {} µs), as a thread sees it that asks all the time. The body of the next task begins \
-         after {} µs (p99 {} µs). With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at load 1 \
+         after {} µs (p99 {} µs).{} With `InTime`, where batch tasks yield, {} of the user-facing tasks are late at load 1 \
          (the mean of both workloads); in number they are {} times those of `Elastic` with kills, TReM's. Against virtual \
          time with yields that take none, that is {} points {}. `slowed`: what user-facing tasks took, by their time \
          alone{}. The simulation has the jobs' arrivals and what each task took; undisturbed, it has the tasks' times alone.\n\n{}\n\
@@ -91,6 +91,7 @@ fn on_devices(results: &Results) -> Result<String> {
         digits(of("revocation_p99_us")?),
         digits(of("revocation_to_next_p50_us")?),
         digits(of("revocation_to_next_p99_us")?),
+        killed(results),
         percent(of("late_in_time_yielding")?),
         digits(over_trem),
         digits(over_simulated.abs()),
@@ -100,6 +101,17 @@ fn on_devices(results: &Results) -> Result<String> {
         beside(&results.rows_of("6")?),
         results.source(),
     ))
+}
+
+/// What it takes to kill a worker; nothing, where that was not measured.
+fn killed(results: &Results) -> String {
+    let of = |key: &str| results.number(key).ok().map(digits);
+    let all = ["opaque_revocation_p50_ms", "opaque_revocation_p99_ms", "opaque_memory_free_p50_ms"];
+    let [Some(p50), Some(p99), Some(memory)] = all.map(of) else { return String::new() };
+    format!(
+        " Where the batch task's worker is killed, which fills the GPU and has 20 GiB of its memory, the next tasks' first \
+         kernels have run {p50} ms after these are submitted (p99 {p99} ms), and the memory is free after {memory} ms."
+    )
 }
 
 fn replayed(rows: &[Replayed]) -> String {
