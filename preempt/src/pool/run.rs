@@ -307,8 +307,7 @@ impl Run {
 
     /// As [`call`](Run::call), where the function reads and writes buffers of this run where they lie, which
     /// [`shared`](Run::shared) has made. Waits until all operations of this run are over, and where the worker is killed, until it
-    /// is gone. What the function leaves in a buffer is
-    /// there for the next operations.
+    /// is gone. What the function leaves in a buffer is there for the next operations.
     ///
     /// ```no_run
     /// use preempt::pool::{Run, Task};

@@ -3,7 +3,8 @@
 //! A *worker* is a process that runs functions by name: bytes in, bytes out. A task of a [pool](crate::pool) calls them with
 //! [`Run::call`](crate::pool::Run::call). What runs in a worker may be of any library, and may fault: a process that dies
 //! is an error of its task alone. A task that has to leave its device has its worker killed, with all processes that this has
-//! started, which gives back the device, and later its memory, whatever they do. A *standby*, which has done what takes long at a start, takes its place.
+//! started, which gives back the device, and later its memory, whatever they do. A *standby*, which has done what takes long at
+//! a start, takes its place.
 //!
 //! The process is this program's own, if its `main` begins with [`serve_if_worker`](Functions::serve_if_worker), or one whose
 //! `main` does nothing else:
@@ -46,9 +47,10 @@
 //!
 //! Kernels of two processes share a GPU by time slices of milliseconds, whatever their priorities are. So an
 //! [opaque](crate::pool::Task::opaque) task has its device alone, and belongs to a batch application: it is killed where a
-//! user-facing task needs the device. (H200: 7.5 ms after the kill other processes' launches are fast again, and 20 GiB are free
-//! after 81 ms.) The next task begins at the kill. Where it finds no memory, it waits until the process is gone. After a call with
-//! [buffers](crate::pool::Run::call_with) it begins then, because kernels of the worker may write them until then. On what runs beside the pool, and is not in it, nothing of this has an influence.
+//! user-facing task needs the device. The next task begins at the kill. (H200: its first kernel has run within 5 ms, and 20 GiB of
+//! the worker's are free after 84 ms; suite `pool`.) Where it finds no memory, it waits until the process is gone. After a call
+//! with [buffers](crate::pool::Run::call_with) it begins then, because kernels of the worker may write them until then. On what
+//! runs beside the pool, and is not in it, nothing of this has an influence.
 //!
 //! Workers exist on Linux.
 

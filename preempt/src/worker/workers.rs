@@ -130,7 +130,10 @@ impl Standbys {
         is_told: impl Fn() -> bool,
     ) -> Result<Option<Vec<u8>>, Error> {
         // What was killed is gone before another one has as much memory.
-        self.await_departures(is_told);
+        self.await_departures(&is_told);
+        if is_told() {
+            return Ok(None);
+        }
         let has_buffers = !buffers.is_empty();
         let mut process = self.next()?;
         if !begins(process.killer()) {
