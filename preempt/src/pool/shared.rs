@@ -52,7 +52,8 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`WorkerError::OtherKind`], [`WorkerError::NotWhole`], [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory), or an error of the driver, for memory of another GPU
+    /// [`WorkerError::OtherKind`], [`WorkerError::NotWhole`],
+    /// [`MemoryError::OutOfMemory`](crate::error::MemoryError::OutOfMemory), or an error of the driver, for memory of another GPU
     /// among them.
     ///
     /// # Safety
