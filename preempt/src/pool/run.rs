@@ -170,7 +170,8 @@ impl Run {
     }
 
     /// A buffer of `len` elements whose bytes are all 0. Where a task that has yielded has the device's memory, it gives
-    /// it up and runs again later, or this task waits, if it is the one that has yielded. Memory of a killed worker is waited for.
+    /// it up and runs again later, or this task waits, if it is the one that has yielded. Where a killed
+    /// worker has not given its memory back, this task waits until it has.
     ///
     /// # Errors
     ///
@@ -208,7 +209,12 @@ impl Run {
     pub fn launch<G: HasGrid>(&self, call: Call<'static, G>) -> Result<(), Error> {
         let name = call.kernel().name;
         self.write(name, Stream::written_by(&call))?;
-        self.keep(self.submit(|| self.stream.launch(call.clone()))?.untyped())
+        let launched = match self.inner.has_workers() {
+            true => self.submit(|| self.stream.launch(call.clone()))?,
+            // A copy of the call would be for nothing.
+            false => self.stream.launch(call)?,
+        };
+        self.keep(launched.untyped())
     }
 
     /// Copies `data` to a buffer of this run, or a range of one, of the same length.

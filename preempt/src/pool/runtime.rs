@@ -145,6 +145,17 @@ impl Inner {
         self.workers.get(device)
     }
 
+    /// Whether tasks may have workers.
+    #[cfg(target_os = "linux")]
+    pub fn has_workers(&self) -> bool {
+        !self.workers.is_empty()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn has_workers(&self) -> bool {
+        false
+    }
+
     /// Waits until the workers of this device are gone that were killed, and no longer than until the run is revoked; returns
     /// whether there were any.
     #[cfg(target_os = "linux")]

@@ -82,7 +82,7 @@ pub(crate) struct Standbys {
     workers: Workers,
     device: usize,
     idle: Mutex<Idle>,
-    /// For threads that wait until one that leaves is gone.
+    /// Notified when the process of a killed worker has ended.
     departs: Condvar,
 }
 
@@ -268,7 +268,7 @@ impl Drop for Leaving {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::*;
 
@@ -301,11 +301,12 @@ mod tests {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     thread::sleep(Duration::from_millis(20));
-                    is_gone.store(true, SeqCst);
+                    // The lock that counts those that leave orders it, too.
+                    is_gone.store(true, Relaxed);
                     drop(leaving);
                 });
                 wait(&standbys);
-                assert!(is_gone.load(SeqCst));
+                assert!(is_gone.load(Relaxed));
             });
             assert!(!standbys.await_departures(|| false), "none leaves any more");
         }

@@ -79,6 +79,7 @@ fn occupy(mut batch: RawBatch, mark: &Path) -> Result<Vec<u8>, Box<dyn StdError>
     for round in 0.. {
         batch.top_up()?;
         thread::sleep(SETTLED);
+        // The first grid is on the GPU by then.
         if round == 1 {
             File::create(mark)?;
         }
@@ -148,6 +149,7 @@ fn occupying(is_gpu: bool, mark: &Path) -> Result<Task<()>> {
         mark.to_str().context("the folder for temporary files has a name that is no text")?;
     let (mark, is_over) = (mark.to_owned(), AtomicBool::new(false));
     let body = move |run: &Run| {
+        // Relaxed: the pool's lock orders the runs of a task.
         if !is_over.swap(true, Relaxed) {
             run.call(function, mark.as_bytes())?;
         }
