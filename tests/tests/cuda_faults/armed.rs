@@ -11,11 +11,6 @@ use crate::workloads::{Found, Run, THREADS};
 const ROUNDS: u32 = 12;
 const TASKS: u32 = 4;
 
-/// Calls of the driver by this thread.
-fn calls_here() -> u64 {
-    faults::calls_here().into_iter().map(|(_, made)| made).sum()
-}
-
 /// A program that is armed and launched, in time and too late, beside a victim; whether this thread opened a gate.
 pub fn run(device: &Device, found: &mut Found) -> bool {
     let limit = Duration::from_millis(20);
@@ -42,16 +37,21 @@ fn launches(run: &mut Run<'_>, stream: &preempt::Stream) -> Option<bool> {
         Ok(())
     });
     let program = run.found.take(program)?;
+    let idle = run.scheduler.stream(0);
     let (mut launched, mut opened) = (0, 0);
     for round in 0..ROUNDS {
         run.found.take(program.arm())?;
         // With its gate, or at once, or after it has left.
         let waits = [2, 0, 30][round as usize % 3];
-        std::thread::sleep(Duration::from_millis(waits));
-        let before = calls_here();
+        if waits > 0 {
+            std::thread::sleep(Duration::from_millis(waits));
+            // A launch takes in what was submitted before it: now the core knows all of it.
+            run.found.take(idle.synchronize());
+        }
+        let before = faults::calls_of_thread();
         let handle = run.found.take(program.launch())?;
-        // None where another thread has opened it, which was about to arm the program, or none has.
-        let calls = faults::calls_before_gate().and_then(|calls| calls.checked_sub(before));
+        // None where no gate was there yet: then a thread whose turn puts it opens it, this one or another.
+        let calls = faults::calls_before_gate(before).and_then(|calls| calls.checked_sub(before));
         let report = run.found.take(handle.wait())?;
         // Where a call has failed, there may be news of it, which a launch takes in before.
         let is_quiet = waits > 0 && faults::failures() == 0;

@@ -29,8 +29,8 @@ thread_local! {
     /// How often this thread has called each function.
     static HERE: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
 
-    /// The calls of this thread when it last opened a gate.
-    static BEFORE_GATE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// The calls of this thread when it last put a gate, and when it last opened one.
+    static GATES: Cell<[Option<u64>; 2]> = const { Cell::new([None; 2]) };
 }
 
 /// Finds a function of a driver by its name.
@@ -69,14 +69,26 @@ pub fn calls_here() -> Vec<(&'static str, u64)> {
     HERE.with_borrow(|calls| calls.iter().map(|(name, made)| (*name, *made)).collect())
 }
 
-/// How many calls this thread had made when it last opened a gate.
-pub fn calls_before_gate() -> Option<u64> {
-    BEFORE_GATE.get()
+/// How many calls this thread has made.
+pub fn calls_of_thread() -> u64 {
+    calls_here().into_iter().map(|(_, made)| made).sum()
+}
+
+/// How many calls this thread had made when it last opened a gate. `None` where it has put one after `since` calls: then what
+/// it opened may be the gate of a launch that had none when it was released.
+pub fn calls_before_gate(since: u64) -> Option<u64> {
+    let [put, opened] = GATES.get();
+    opened.filter(|_| put.is_none_or(|put| put <= since))
+}
+
+/// Notes that this thread has put a gate.
+pub(super) fn puts_gate() {
+    GATES.set([Some(calls_of_thread()), GATES.get()[1]]);
 }
 
 /// Notes that this thread opens a gate.
 pub(super) fn opens_gate() {
-    BEFORE_GATE.set(Some(calls_here().into_iter().map(|(_, made)| made).sum()));
+    GATES.set([GATES.get()[0], Some(calls_of_thread())]);
 }
 
 /// How many calls were made to fail since the last [`reset`].

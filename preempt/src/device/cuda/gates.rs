@@ -243,6 +243,8 @@ impl Gates {
                 )
             )?;
         }
+        #[cfg(feature = "fault-injection")]
+        super::faults::puts_gate();
         Ok(ptr::with_exposed_provenance(opened as usize))
     }
 
