@@ -149,6 +149,6 @@ pub use scheduler::{
     Buffer, BufferSlice, BufferSliceMut, CancelOnDrop, Copy2d, DeviceSlice, DeviceSliceMut,
     Difference, Event, ForeignCall, ForeignKernel, Handle, Loan, LoanFuture, Opaque, PinnedBuffer,
     Program, ProgramBuilder, ProgramCall, ProgramInput, Room, Scheduler, SchedulerBuilder, Scope,
-    Stream, TryLaunch, Verification,
+    Stream, Suspension, TryLaunch, Verification,
 };
 pub use vocabulary::{Costs, LaunchId, Timestamp};

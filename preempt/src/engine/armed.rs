@@ -138,6 +138,10 @@ impl Engine {
             actions.push(Action::Disarm { op: key });
             return false;
         }
+        if self.is_suspended(key) {
+            actions.push(Action::Disarm { op: key });
+            return false;
+        }
         // Its launch reports what it would find.
         if self.would_lose(first) {
             actions.push(Action::Disarm { op: key });

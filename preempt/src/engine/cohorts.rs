@@ -451,6 +451,7 @@ impl Engine {
             return 0;
         }
         let next = self.queues.tail(queue).and_then(|(tail, _)| following(&self.ops, tail));
+        let next = next.filter(|&next| !self.is_suspended(next));
         let next = next.and_then(|next| self.ops.get(next)?.launch.as_ref());
         next.map_or(0, |next| next.together)
     }

@@ -195,10 +195,14 @@ impl Engine {
     /// Tells the policy that a launch is over, and releases its SMs.
     pub(super) fn depart(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Some(launch) = &mut self.ops[key].launch else { return };
+        let is_plain = launch.spec.plain;
         if launch.arrival.take().is_none() {
+            // Of a suspended one, blocks may have yet to leave.
+            if self.ops[key].verdict == Some(Verdict::Revoked) && !is_plain {
+                self.flush(key, actions);
+            }
             return;
         }
-        let is_plain = launch.spec.plain;
         launch.books(&mut self.ledger, &mut self.guests).release(launch.range);
         launch.set_range(now, SmRange::EMPTY, self.ledger.sms());
         self.note(key, now, SmRange::EMPTY, true);

@@ -87,6 +87,8 @@ pub(crate) enum Change {
     Deadline(Option<Duration>),
     /// The time that blocks of others have to leave its SMs.
     LatencyLimit(Option<Duration>),
+    /// Whether the launches of a stream are to have no SMs. A stream is suspended until that has ended as often as it began.
+    Suspended(bool),
 }
 
 /// What has to be done, in this order.

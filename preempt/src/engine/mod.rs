@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use preempt_device::abi::{Posted, SmRange};
+use rustc_hash::FxHashMap;
 use slotmap::SlotMap;
 
 use crate::policy::Policy;
@@ -37,6 +38,7 @@ mod queues;
 mod recorder;
 mod shape;
 mod step;
+mod suspend;
 #[cfg(test)]
 mod tests;
 mod urgency;
@@ -105,6 +107,8 @@ pub(crate) struct Engine {
     asked: AskedLimits,
     /// Opaque work. Only `opaque.rs` writes it.
     opaque: Pieces,
+    /// Streams that are suspended, and how often. Only `suspend.rs` writes it.
+    suspended: FxHashMap<u32, u32>,
     /// Kept for its capacity by `urgency.rs`.
     inheritance: Inheritance,
     /// What observers asked for; it decides nothing. `recorder.rs` writes it.
@@ -139,6 +143,7 @@ impl Engine {
             sm_costs: SmCosts::default(),
             asked: AskedLimits::default(),
             opaque: Pieces::default(),
+            suspended: FxHashMap::default(),
             inheritance: Inheritance::default(),
             observers: Observers::default(),
         }
@@ -275,6 +280,9 @@ impl Engine {
             Event::Revoke { op } => self.stop(now, op, Verdict::Revoked, actions),
             Event::Release { op } => self.release_armed(now, op),
             Event::Disarmed { op } => self.end_disarmed(now, op, actions),
+            Event::Change { of: Whose::Stream(stream), change: Change::Suspended(is) } => {
+                self.suspend(now, stream, is, actions);
+            }
             Event::Change { of, change } => self.change(now, of, change),
             Event::Close => self.end_all(now, Verdict::Closed, actions),
             Event::Lost => self.lose_device(now, actions),
@@ -338,18 +346,17 @@ impl Engine {
                     self.finish(now, key, Outcome::NotAdmitted, actions);
                     continue;
                 }
-                self.launches.arrivals += 1;
-                self.launches.known += 1;
-                self.agenda.unsettled = true;
+                if self.is_suspended(key) {
+                    self.keep_back(now, key, actions);
+                    continue;
+                }
                 let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
-                launch.arrival = Some(self.launches.arrivals);
                 launch.early &= handover.is_empty() && !launch.is_out();
                 // A gate that was opened has told others already where SMs are taken from them.
-                let is_unplaced = handover.is_empty() && !launch.early;
-                if is_unplaced && launch.spec.may_leave_sms(self.ledger.sms()) {
-                    self.sm_costs.came(key);
-                }
-                if launch.early {
+                let (is_unplaced, is_early) = (handover.is_empty() && !launch.early, launch.early);
+                self.count_arrival(key, is_unplaced);
+                let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { continue };
+                if is_early {
                     // Its blocks stay where they are until the policy has decided.
                     launch.start(now);
                     let queue = launch.queue;
@@ -360,6 +367,18 @@ impl Engine {
                 }
                 self.ask(now, |policy| policy.arrived(now, arrival));
             }
+        }
+    }
+
+    /// Counts a launch that the policy is told of; `is_unplaced` if nothing has decided yet which SMs it gets.
+    fn count_arrival(&mut self, key: OpKey, is_unplaced: bool) {
+        let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
+        self.launches.arrivals += 1;
+        self.launches.known += 1;
+        self.agenda.unsettled = true;
+        launch.arrival = Some(self.launches.arrivals);
+        if is_unplaced && launch.spec.may_leave_sms(self.ledger.sms()) {
+            self.sm_costs.came(key);
         }
     }
 

@@ -156,6 +156,7 @@ pub(crate) enum ChangeRecord {
     Weight(u32),
     Deadline(Option<u64>),
     LatencyLimit(Option<u64>),
+    Suspended(bool),
 }
 
 impl Step {
@@ -278,6 +279,7 @@ impl Input {
                     Change::Weight(weight) => ChangeRecord::Weight(weight),
                     Change::Deadline(deadline) => ChangeRecord::Deadline(deadline.map(nanos)),
                     Change::LatencyLimit(limit) => ChangeRecord::LatencyLimit(limit.map(nanos)),
+                    Change::Suspended(is) => ChangeRecord::Suspended(is),
                 },
             },
             Event::Close => Input::Close,
@@ -379,6 +381,7 @@ impl ChangeRecord {
             ChangeRecord::LatencyLimit(limit) => {
                 Change::LatencyLimit(limit.map(Duration::from_nanos))
             }
+            ChangeRecord::Suspended(is) => Change::Suspended(is),
         }
     }
 }

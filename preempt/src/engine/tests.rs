@@ -11,6 +11,7 @@ mod races;
 mod ranges;
 mod refused;
 mod sharing;
+mod suspend;
 mod waiting;
 mod world;
 
@@ -75,6 +76,10 @@ enum Step {
         op: usize,
         due: Option<u64>,
     },
+    Suspend {
+        stream: u32,
+        is_suspended: bool,
+    },
     Cohort(usize),
     CopyDone(usize),
     Cancel(usize),
@@ -109,6 +114,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(stream, op, priority)| Step::Priority { stream, op, priority }),
         1 => (any::<usize>(), prop::option::of(0u64..9))
             .prop_map(|(op, due)| Step::Deadline { op, due }),
+        1 => (0u32..4, any::<bool>())
+            .prop_map(|(stream, is_suspended)| Step::Suspend { stream, is_suspended }),
         20 => any::<usize>().prop_map(Step::Cohort),
         1 => any::<usize>().prop_map(Step::CopyDone),
         1 => any::<usize>().prop_map(Step::Cancel),
@@ -179,6 +186,7 @@ fn run(world: &mut World, steps: Vec<Step>) {
                 let due = due.map(Duration::from_secs);
                 world.change(Whose::Launch(op), Change::Deadline(due));
             }
+            Step::Suspend { stream, is_suspended } => world.suspend(stream, is_suspended),
             Step::Cohort(index) if !world.cohorts.is_empty() => {
                 world.step_cohort(index % world.cohorts.len());
             }

@@ -120,6 +120,8 @@ impl Engine {
                 Change::Priority(priority) => urgency.priority = priority,
                 Change::Deadline(deadline) => urgency.deadline = deadline,
                 Change::LatencyLimit(limit) => urgency.latency_limit = limit,
+                // Of streams alone.
+                Change::Suspended(_) => {}
             }
         }
         self.reconsider(now, keys);

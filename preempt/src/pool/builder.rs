@@ -180,8 +180,8 @@ impl PoolBuilder {
 
     /// Adds a device by its scheduler, ahead of those that are added by [`device`](PoolBuilder::device).
     ///
-    /// User-facing tasks launch with priority 1, batch tasks with 0. So a policy that goes by priority, as the usual one does,
-    /// lets a batch task yield.
+    /// User-facing tasks launch with priority 1, batch tasks with 0. A batch task that [yields](Stop::Yield) has no SMs meanwhile,
+    /// whatever the scheduler's policy.
     pub fn scheduler(mut self, scheduler: Scheduler) -> PoolBuilder {
         self.schedulers.push(scheduler);
         self

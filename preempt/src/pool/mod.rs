@@ -21,7 +21,7 @@
 //!
 //! | a batch task | and a user-facing one comes |
 //! | --- | --- |
-//! | runs our kernels | it yields: its launches go on with the SMs that the other one does not fill, and have all afterwards |
+//! | runs our kernels | it yields: its launches [leave the device](crate::Stream::suspend) to the other one, and go on afterwards |
 //! | has yielded, and has memory that the other one needs | it is revoked |
 //! | is [opaque](Task::opaque) | it is revoked: its worker is killed |
 //! | of a pool that [revokes](PoolBuilder::stop) | it is revoked: its operations are cancelled, and a kernel leaves at its next yield, also behind [markers](preempt_device::preemptible#markers); a plain grid of the default form ends, as is expected within the time that the pool [counts on](Stop::Revoke) |

@@ -83,6 +83,10 @@ struct State {
     calls: u64,
     /// What the run has for itself and does not use now.
     used: Vec<Box<dyn Used>>,
+    /// The run's stream, while it has one.
+    stream: Option<Stream>,
+    /// Whether the run has yielded its device.
+    has_yielded: bool,
 }
 
 /// A buffer by its name, with what tells whether it is there.
@@ -118,6 +122,41 @@ impl Progress {
         lock(&self.state).is_revoked
     }
 
+    /// Suspends the run's stream, or resumes it, and gives it, to be [driven](Stream::drive). This runs no application code.
+    pub fn set_yielded(&self, has_yielded: bool) -> Option<Stream> {
+        let mut state = lock(&self.state);
+        let changes = std::mem::replace(&mut state.has_yielded, has_yielded) != has_yielded;
+        let stream = state.stream.clone().filter(|_| changes)?;
+        // With the lock, so that the last one posts last.
+        stream.post_suspended(has_yielded);
+        Some(stream)
+    }
+
+    /// Notes the run's stream. Where the run has yielded before it began, that is suspended, and has to be driven; returns whether
+    /// it has.
+    pub fn begin(&self, stream: &Stream) -> bool {
+        let mut state = lock(&self.state);
+        state.stream = Some(stream.clone());
+        if state.has_yielded {
+            stream.post_suspended(true);
+        }
+        state.has_yielded
+    }
+
+    /// Forgets the run's stream, all of whose operations have ended.
+    fn forget_stream(&self) {
+        let mut state = lock(&self.state);
+        let stream = state.stream.take();
+        if let Some(stream) = stream.as_ref().filter(|_| state.has_yielded) {
+            stream.post_suspended(false);
+        }
+        drop(state);
+        // Without the lock: this may run code of the application.
+        if let Some(stream) = stream {
+            stream.drive();
+        }
+    }
+
     /// Gives back what the run has for itself; `is_right` says whether it has given its result.
     pub fn give_back(&self, is_right: bool) {
         let used = std::mem::take(&mut lock(&self.state).used);
@@ -136,6 +175,7 @@ impl Progress {
             }
             drop(lock(&self.state).handles.remove(0));
         }
+        self.forget_stream();
         let mut state = lock(&self.state);
         Ended { is_cut: state.is_cut, error: state.error.take() }
     }

@@ -85,6 +85,7 @@ pub use api::scope::Scope;
 pub(crate) use api::shape::Shape;
 pub use api::slice::{BufferSlice, BufferSliceMut, DeviceSlice, DeviceSliceMut};
 pub use api::stream::Stream;
+pub use api::suspension::Suspension;
 pub use api::verify::{Difference, Verification};
 pub use observed::stats;
 use observed::stats::Stats;

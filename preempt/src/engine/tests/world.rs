@@ -123,6 +123,8 @@ pub struct World {
     pub chance: u32,
     /// Whether the policy is one of the library's.
     pub work_conserving: bool,
+    /// How often each stream is suspended.
+    pub suspended: HashMap<u32, u32>,
 }
 
 /// Calls that are queued at once from this one on: three launches, where they are not the first of a row.
@@ -168,6 +170,7 @@ impl World {
             owners: vec![None; sms as usize],
             chance: 0,
             work_conserving: false,
+            suspended: HashMap::new(),
         }
     }
 
@@ -300,6 +303,18 @@ impl World {
         self.handle(Event::Change { of, change });
     }
 
+    /// Suspends a stream, or resumes it.
+    pub fn suspend(&mut self, stream: u32, is_suspended: bool) {
+        let count = self.suspended.entry(stream).or_default();
+        *count = if is_suspended { *count + 1 } else { count.saturating_sub(1) };
+        let change = Change::Suspended(is_suspended);
+        self.handle(Event::Change { of: Whose::Stream(stream), change });
+    }
+
+    pub fn is_suspended(&self, stream: u32) -> bool {
+        self.suspended.get(&stream).is_some_and(|&count| count > 0)
+    }
+
     /// Lets time pass; the engine is asked when it wants to be.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
@@ -420,6 +435,8 @@ impl World {
 
     fn launch(&mut self, order: CohortOrder) {
         assert!(order.blocks > 0 && order.ticket > 0, "{order:?}");
+        let stream = self.op(order.op).stream;
+        assert!(!self.is_suspended(stream), "a cohort of a stream that is suspended: {order:?}");
         for op in self.copies.clone() {
             let opaque = self.op(op).opaque;
             let alone = opaque.is_some_and(|opaque| self.needs_all(opaque));
@@ -650,6 +667,9 @@ impl World {
 
     /// Lets the device go on until nothing is left to do.
     pub fn run_out(&mut self) {
+        for (stream, count) in self.suspended.clone() {
+            (0..count).for_each(|_| self.suspend(stream, false));
+        }
         for round in 0.. {
             assert!(round < 100_000, "something waits for ever: {:?}", self.engine);
             if !self.copies.is_empty() {

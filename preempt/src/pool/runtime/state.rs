@@ -10,6 +10,7 @@ use crate::pool::policy::FirstCome;
 use crate::pool::run::Progress;
 use crate::pool::task::{Body, TaskReport, Ticket};
 use crate::pool::terms::{Class, Stop};
+use crate::scheduler::Stream;
 use crate::sync::Condvar;
 
 pub(super) struct State {
@@ -62,6 +63,8 @@ pub(super) struct Assignment {
 /// What is to be done without the lock, since it runs code of the application.
 #[derive(Default)]
 pub(super) struct After {
+    /// Streams that were suspended or resumed.
+    pub(super) driven: Vec<Stream>,
     pub(super) revokes: Vec<Arc<Progress>>,
     pub(super) answers: Vec<(Arc<dyn Body>, Result<TaskReport, Error>)>,
     /// Policies that were replaced.
@@ -131,6 +134,12 @@ impl State {
         after.policies.push(self.dispatcher.set_policy(Box::new(FirstCome)));
     }
 
+    /// Suspends the stream of a task's run, or resumes it, and gives it, to be driven.
+    fn set_yielded(&self, task: TaskNumber, has_yielded: bool) -> Option<Stream> {
+        let entry = self.entries[task.index()].as_ref()?;
+        entry.run.as_ref()?.set_yielded(has_yielded)
+    }
+
     pub(super) fn carry_out(&mut self, now: Duration, orders: &mut Vec<Order>, after: &mut After) {
         for order in orders.drain(..) {
             match order {
@@ -144,9 +153,11 @@ impl State {
                     lane.waiting.push_back(Assignment { ticket, class, body, progress });
                     lane.comes.notify_one();
                 }
-                // It was not kept from running.
-                Order::Resume { .. } => {}
+                Order::Resume { task, .. } => {
+                    after.driven.extend(self.set_yielded(task, false));
+                }
                 Order::Stop { task, stop: Stop::Yield(_), .. } => {
+                    after.driven.extend(self.set_yielded(task, true));
                     self.dispatcher.yielded(now, task);
                 }
                 Order::Stop { task, .. } => {

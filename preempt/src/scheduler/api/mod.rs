@@ -1,4 +1,4 @@
-//! What applications hold: buffers and ranges of them, streams, room in them, handles, events, programs,
+//! What applications hold: buffers and ranges of them, streams, room in them, suspensions, handles, events, programs,
 //! scopes, and kernels of other compilers.
 
 pub(super) mod buffer;
@@ -15,4 +15,5 @@ pub(super) mod scope;
 pub(super) mod shape;
 pub(super) mod slice;
 pub(super) mod stream;
+pub(super) mod suspension;
 pub(super) mod verify;

@@ -276,9 +276,14 @@ impl Shared {
 
     /// Makes launches more urgent, or less.
     pub(in crate::scheduler) fn change(&self, target: Target, change: Change) {
+        self.post_change(target, change);
+        self.drive();
+    }
+
+    /// The same, once the core is [driven](Shared::drive). This runs no application code.
+    pub(in crate::scheduler) fn post_change(&self, target: Target, change: Change) {
         // In a closed scheduler no operation waits.
         self.combiner.post(Message::Change(target, change));
-        self.drive();
     }
 
     /// Runs the core, unless another thread does, which then takes the submission over.

@@ -144,6 +144,14 @@ impl World {
             let has = ledger::count(launch.range, self.sms);
             assert!(has == 0 || has == self.sms || !launch.shares, "{launch:?}");
             assert!(has == 0 || launch.shares || !launch.is_guest, "{launch:?}");
+            if self.is_suspended(engine.ops[key].stream) {
+                assert!(has == 0 && launch.arrival.is_none(), "suspended: {launch:?}");
+                let of = self.cohorts.iter().filter(|cohort| cohort.order.op == key);
+                let has_turn = engine.ops[key].phase == Phase::Active;
+                for cohort in of.filter(|cohort| has_turn && !cohort.order.plain) {
+                    assert_eq!(self.word(cohort).range(), SmRange::EMPTY, "suspended: {cohort:?}");
+                }
+            }
         }
         let is_built_in = engine.refusal().is_some() || self.work_conserving;
         // Opaque work may wait for the device, or have it alone.
