@@ -1,17 +1,18 @@
 //! The contract of `device`, on a GPU.
 
+use std::hint;
 #[cfg(target_os = "linux")]
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use preempt_device::abi::{Cohort, Progress, Signal};
+use preempt_device::abi::{Cohort, Progress, Signal, SmRange};
 use preempt_device::host::{Dim3, Kernel};
 
 use super::kernels::Launchable;
-use super::memory::{Sizes, Zeroing};
+use super::memory::{Sizes, Zeroing, copies_take};
 use super::proxy::{PATIENCE, START};
 use super::{CudaDevice, DEVICES, context::Context, lock};
 use crate::device::control::{ControlMemory, ControlSource, Grid, LentList, PlainGrid};
@@ -237,6 +238,7 @@ impl Backend for CudaDevice {
                 self.queues.signal(queue, signal)
             });
         }
+        self.shared.watch.signalled(queue, signal.range() == SmRange::EMPTY);
         self.shared.watch.stir();
     }
 
@@ -322,10 +324,9 @@ impl ControlSource for CudaDevice {
 
 impl DeviceMemory for CudaDevice {
     fn allocate(&self, bytes: usize, contents: Contents) -> Result<u64, Error> {
-        let something_runs = self.something_runs();
         let zeroing = match contents {
             Contents::Any => Zeroing::None,
-            _ if something_runs => Zeroing::ByCopies,
+            _ if self.something_stays(copies_take(bytes)) => Zeroing::ByCopies,
             _ => Zeroing::ByKernel,
         };
         #[cfg(target_os = "linux")]
@@ -431,6 +432,21 @@ impl CudaDevice {
     /// Whether kernels may hold the SMs, so that a kernel of the driver's might wait for them.
     pub(super) fn something_runs(&self) -> bool {
         self.shared.watch.has_pending() || self.opaque.has_under_way()
+    }
+
+    /// Whether kernels hold the SMs that were not told to leave, or do not leave within this time: what it takes to do without the
+    /// SMs, so that no thread waits for longer in vain than it would have taken anyway.
+    fn something_stays(&self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while self.something_runs() {
+            let may_leave = !self.opaque.has_under_way() && self.shared.watch.all_leave();
+            if !may_leave || start.elapsed() > limit {
+                return true;
+            }
+            // The watch has a lock, which the poller takes as well.
+            (0..64).for_each(|_| hint::spin_loop());
+        }
+        false
     }
 
     /// As [`something_runs`](CudaDevice::something_runs), on any part of the GPU that this is a part of: some calls of the

@@ -17,6 +17,7 @@ use super::events::{Ends, Event};
 use super::lock;
 use super::streams::GIVE_UP;
 use crate::device::{Mark, News};
+use crate::vocabulary::queue_bit;
 
 /// Time that a waiting thread spins after something happened: events microseconds apart are seen within microseconds.
 const SPIN: Duration = Duration::from_millis(1);
@@ -39,6 +40,8 @@ pub(super) struct Watch {
     has_arrivals: AtomicBool,
     /// Set by a thread that waited, and has found ends.
     has_found: AtomicBool,
+    /// The queues whose last word takes all SMs from their cohorts.
+    leaving: AtomicU64,
     /// How many posts of plain grids are yet to be written.
     plain: AtomicUsize,
     ends: Arc<dyn Ends>,
@@ -162,6 +165,7 @@ impl Watch {
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
             has_found: AtomicBool::new(false),
+            leaving: AtomicU64::new(0),
             plain: AtomicUsize::new(0),
             ends,
             queues: Mutex::new((0..queues).map(|_| Queue::new()).collect()),
@@ -188,7 +192,23 @@ impl Watch {
         self.arrive(queue, PendingPost { post, ticket, end: Some(end) });
     }
 
+    /// Notes a word for the cohorts of a queue, and whether it takes all SMs from them.
+    pub fn signalled(&self, queue: u32, takes_all: bool) {
+        // Relaxed, here and below: this is advice, and orders nothing.
+        match takes_all {
+            true => self.leaving.fetch_or(queue_bit(queue), Ordering::Relaxed),
+            false => self.leaving.fetch_and(!queue_bit(queue), Ordering::Relaxed),
+        };
+    }
+
+    /// Whether all cohorts that are on the device were told to leave it.
+    pub fn all_leave(&self) -> bool {
+        let leaving = self.leaving.load(Ordering::Relaxed);
+        self.busy_queues().into_iter().all(|queue| leaving & queue_bit(queue) != 0)
+    }
+
     fn arrive(&self, queue: u32, pending: PendingPost) {
+        self.signalled(queue, false);
         let mut arrivals = lock(&self.arrivals);
         arrivals.push((queue, pending));
         // Relaxed: a thread that sees the flag takes the lock.
@@ -529,6 +549,24 @@ mod tests {
             unsafe { watch.add(queue, &raw const posts[index], ticket) };
         }
         watch
+    }
+
+    #[test]
+    fn all_leave_that_were_told_last_to_leave() {
+        let posts = [Post::default(), Post::default(), Post::default()];
+        let watch = watch(&posts, &[(0, 0, 1), (1, 1, 1)]);
+        assert!(!watch.all_leave());
+        watch.signalled(0, true);
+        assert!(!watch.all_leave(), "one of two");
+        watch.signalled(1, true);
+        assert!(watch.all_leave());
+        watch.signalled(1, false);
+        assert!(!watch.all_leave(), "it has SMs again");
+        post(&posts[1], 1);
+        assert!(watch.all_leave());
+        // SAFETY: the post is kept.
+        unsafe { watch.add(0, &raw const posts[2], 2) };
+        assert!(!watch.all_leave(), "one comes behind it");
     }
 
     #[test]
