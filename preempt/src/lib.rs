@@ -43,7 +43,7 @@
 //! | --- | --- |
 //! | [`guide`] | topic by topic, each with a program; also for those who come from CUDA C++, rust-cuda or cudarc |
 //! | [`Scheduler`], [`Stream`], [`Handle`] | launches and copies from any thread, and their results |
-//! | [`Event`] | order between streams |
+//! | [`Event`], [`Suspension`] | order between streams; a stream that leaves the device to others for a while |
 //! | [`Room`], [`CancelOnDrop`] | asynchronous code: launches that block no executor, and end with their handle ([an example](https://github.com/preempt-rs/preempt/tree/main/examples/tokio-service)) |
 //! | [`Program`], [`Stream::program`] | launches and copies that are recorded once and launched as one: CUDA graphs |
 //! | [`ProgramInput`] | memory of the host that the kernels of a program read where it lies, written until its launch |

@@ -806,3 +806,33 @@ fn tasks_of_a_dropped_pool_are_answered() {
     }
     assert!(given_up > 100, "{given_up}");
 }
+
+#[test]
+fn a_task_that_has_yielded_has_no_sms_also_where_the_other_one_launches_nothing() {
+    let device = Device::cpu_with(CpuLayout::sms(1).blocks_per_sm(1)).expect("a device");
+    let scheduler = Scheduler::builder().device(device).build().expect("a scheduler");
+    let gate = Arc::new(Gate::new(&scheduler));
+    let pool = Pool::builder().scheduler(scheduler).build().expect("a pool");
+    let [service, nightly] = both(&pool);
+    let of_batch = gate.clone();
+    let batch = Task::new("batch", move |run| {
+        let mut log = run.zeroed(4)?;
+        let call = gated(&of_batch.0, &mut log, 1).grid(3).preemption(Preemption::Preemptible);
+        run.launch(call)?;
+        run.download(&log)
+    });
+    let batch = nightly.submit(&batch).expect("a task");
+    gate.wait_for(1);
+    let of_user = gate.clone();
+    let user = Task::new("user", move |run| {
+        // What was submitted before is known by then.
+        run.download(&run.zeroed::<u32>(1)?)?;
+        of_user.open();
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(of_user.arrived())
+    });
+    let arrived = service.submit(&user).and_then(TaskHandle::wait).expect("a result");
+    assert_eq!(arrived, 1, "block-tasks of the batch task");
+    let (log, report) = batch.wait_with_report().expect("a result");
+    assert_eq!((log, report.yields), (vec![3, 1, 1, 1], 1));
+}

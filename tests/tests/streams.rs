@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use preempt::error::{ArgumentError, LaunchError};
 use preempt::{
-    Buffer, Call, CpuLayout, Device, Error, Event, Handle, LaunchReport, Opaque, Scheduler, Stream,
+    Buffer, Call, CpuLayout, Device, Error, Event, Handle, LaunchReport, Opaque, Preemption,
+    Scheduler, Stream,
 };
 use preempt_device::atomic::{AtomicU32, Ordering::SeqCst};
 use preempt_device::prelude::*;
@@ -451,4 +452,36 @@ fn nothing_is_lost_between_threads_streams_events_and_opaque_work() {
     });
     scheduler.synchronize().expect("no complaints");
     assert!(events.into_inner().expect("no panic").iter().all(Event::is_done));
+}
+
+#[test]
+fn a_suspended_stream_leaves_the_device_to_less_urgent_ones() {
+    let scheduler = scheduler(1);
+    let [first, second] = [(); 2].map(|()| Gate::new(&scheduler));
+    let mut log = log(&scheduler);
+    let [urgent, other] = [5, 0].map(|priority| scheduler.stream(priority));
+    let call = |gate: &Gate, log: &mut Buffer<u32>, tasks| {
+        gated(&gate.0, log, 1).grid(tasks).preemption(Preemption::Preemptible)
+    };
+    let runs = launch(&urgent, call(&first, &mut log, 3));
+    first.wait_for(1);
+    let suspensions = [urgent.suspend(), urgent.suspend()];
+    let waits = launch(&urgent, call(&second, &mut log, 1));
+    let beside = launch(&other, nothing().grid(50));
+    // What was submitted before is known by then.
+    scheduler.stream(0).synchronize().expect("nothing is in its way");
+    first.open();
+    second.open();
+    assert_eq!(in_time(&beside).expect("the device is its own").tasks, 50);
+    let [one, two] = suspensions;
+    drop(one);
+    std::thread::sleep(WHILE);
+    assert_eq!(
+        (first.arrived(), second.arrived()),
+        (1, 0),
+        "it has been resumed once of two times"
+    );
+    drop(two);
+    assert_eq!(in_time(&runs).expect("it goes on").tasks, 3);
+    assert_eq!(in_time(&waits).expect("it goes on").tasks, 1);
 }

@@ -93,7 +93,7 @@ as the rest of its task (6 ms of Hot Spot 3D, every other time).
   MD5Hash beside MD5Hash, by itself beside idle devices.
 - figure 7-9: `simulated` is the same arm in virtual time, where each job comes when it came and each
   task takes what it had its device for: devices that are parts of one GPU share its memory, and slow
-  each other down, and batch tasks that have yielded go on with the SMs that others leave them.
+  each other down.
   What yields take is in the time of the task that takes the place. Other stops take
   `revocation_to_next_p50_us`. `late_simulated_undisturbed`: tasks take what they take alone, and
   yields as long as other stops. `slowed`: what user-facing tasks took, by their time alone, all

@@ -524,6 +524,9 @@ pub fn yields(
             let call = kernels::count_1d(&mut ticks, &mut tick_writes).grid(few).block(1);
             // Kernels as short as this run as plain grids, for which no cohort leaves its SMs.
             let form = [Preemption::Auto, Preemption::Preemptible][(random.below(8) > 0) as usize];
+            // Sometimes a kernel leaves to all others, and not for what these need.
+            let of_stream = &streams[random.below(kinds.len() as u32) as usize];
+            let _suspension = (random.below(4) == 0).then(|| of_stream.suspend());
             if has_limits {
                 urgent.set_latency_limit(LIMITS[random.below(LIMITS.len() as u32) as usize]);
             }

@@ -280,8 +280,7 @@ pub fn run(bench: &Bench) -> Result<Outcome> {
     ))
 }
 
-/// A workload as it was on devices: parts of one GPU share its memory, so that tasks take longer than alone, and batch tasks that
-/// have yielded go on with the SMs that others leave them, so that they take less.
+/// A workload as it was on devices: parts of one GPU share its memory, so that tasks take longer than alone.
 fn as_measured(workload: &PoolWorkload, real: &Replayed) -> PoolWorkload {
     let came = |(job, &arrival): (&PoolJob, &Duration)| PoolJob { arrival, ..*job };
     let jobs = workload.jobs().iter().zip(&real.arrivals).map(came);
