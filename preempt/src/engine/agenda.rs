@@ -20,7 +20,7 @@ pub(super) struct Intake {
 }
 
 /// The launches that the policy knows. `mod.rs` adds launches whose turn has come, and `ending.rs` takes finished ones
-/// out.
+/// out; `suspend.rs` takes out those of a suspended stream, and adds them again.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
     /// How many there are.

@@ -64,7 +64,8 @@ pub(crate) enum Event {
     Release { op: OpKey },
     /// An armed operation will not be released, and its gate was not opened.
     Disarmed { op: OpKey },
-    /// The priority, weight, deadline or latency limit of a launch, or of all unfinished ones of a stream, has changed.
+    /// The priority, weight, deadline or latency limit of a launch, or of all unfinished ones of a stream, has changed, or whether
+    /// a stream is suspended.
     Change { of: Whose, change: Change },
     /// No result is wanted any more.
     Close,

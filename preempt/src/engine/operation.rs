@@ -50,7 +50,8 @@ pub(super) enum Phase {
     /// Waits for its blockers ("preparing"), perhaps with a cohort queued on the device behind the
     /// last of them; or for the device to be drained.
     Blocked,
-    /// A copy on the device, a program that has its turn, or a launch that the policy knows; [`Launch::state`] says more.
+    /// A copy on the device, a program that has its turn, or a launch that the policy knows, or will know when its stream is
+    /// resumed; [`Launch::state`] says more.
     Active,
     /// Reported as finished.
     Finished,

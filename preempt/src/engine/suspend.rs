@@ -1,7 +1,8 @@
 //! Suspended streams: the policy does not know of their launches, which have no SMs.
 //!
 //! A launch that runs is told to leave, and goes on when its stream is resumed: until then it is *active*, as far as its turn has
-//! come, and has not arrived. What is behind it in its queue leaves with it. Copies and opaque work take no SMs and go on.
+//! come, and has not arrived. What is behind it in its queue leaves with it, apart from plain grids, which look at no signal.
+//! Copies and opaque work take no SMs and go on.
 
 use std::time::Duration;
 
@@ -61,6 +62,23 @@ impl Engine {
             && self.ops.get(key).is_some_and(|op| self.suspended.contains_key(&op.stream))
     }
 
+    /// Whether an operation is unfinished or still on the device, apart from those that wait for a stream to be resumed. What
+    /// waits until nothing is in flight does not wait for these, and so may be what the stream is resumed after.
+    pub fn is_in_flight(&self) -> bool {
+        if self.suspended.is_empty() {
+            return self.is_busy();
+        }
+        // A copy, an event or opaque work, also one that waits for the device.
+        let is_under_way = |op: &Op| {
+            let has_turn = op.phase == Phase::Active || op.opaque.is_some() && op.blockers == 0;
+            has_turn && op.launch.is_none() && op.program.is_none()
+        };
+        !self.queues.all_free()
+            || self.launches.known > 0
+            || !self.agenda.armed.is_empty()
+            || self.ops.values().any(is_under_way)
+    }
+
     /// Takes all SMs from a launch, and the launch from the policy.
     fn withdraw(&mut self, now: Duration, key: OpKey, actions: &mut Vec<Action>) {
         let Some(Op { launch: Some(launch), .. }) = self.ops.get_mut(key) else { return };
@@ -74,7 +92,7 @@ impl Engine {
         self.launches.known -= 1;
         self.agenda.unsettled = true;
         self.shrink(now, key, StopLimit::SOONEST, actions);
-        self.ask(now, |policy| policy.departed(now, LaunchId(key)));
+        self.ask(now, |policy| policy.withdrawn(now, LaunchId(key)));
     }
 
     /// The turn of a launch has come, whose stream is suspended. Blocks that it has, because it was queued behind another one or had

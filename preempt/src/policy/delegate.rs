@@ -24,6 +24,10 @@ macro_rules! delegate {
                 self.$field.departed(now, launch);
             }
 
+            fn withdrawn(&mut self, now: Duration, launch: LaunchId) {
+                self.$field.withdrawn(now, launch);
+            }
+
             fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
                 self.$field.assign(now, device, plan);
             }

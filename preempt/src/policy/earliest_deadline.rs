@@ -134,6 +134,12 @@ impl Policy for EarliestDeadline {
         }
     }
 
+    // Whether it is late shows when it ends.
+    fn withdrawn(&mut self, _now: Duration, launch: LaunchId) {
+        self.demand.remove(launch);
+        self.queue.remove(launch);
+    }
+
     fn goes_by_order(&self) -> bool {
         true
     }

@@ -175,6 +175,12 @@ pub trait Policy: Send {
     /// Notes that a launch is done, was cancelled or failed; it needs no SMs from now on.
     fn departed(&mut self, now: Duration, launch: LaunchId);
 
+    /// Notes that the stream of a launch was [suspended](crate::Stream::suspend): the launch needs no SMs until it arrives again,
+    /// which it does when the stream is resumed, if it was not cancelled. By default the same as [`departed`](Policy::departed).
+    fn withdrawn(&mut self, now: Duration, launch: LaunchId) {
+        self.departed(now, launch);
+    }
+
     /// Grants SMs to launches that arrived and have not departed. A launch that is granted
     /// nothing yields all that it has.
     ///

@@ -99,6 +99,11 @@ impl Policy for StaticPriority {
         }
     }
 
+    // Nothing of its stream comes soon.
+    fn withdrawn(&mut self, _now: Duration, launch: LaunchId) {
+        self.queue.remove(launch);
+    }
+
     // With the whole device, a launch also has SMs that its blocks do not fill.
     fn goes_by_order(&self) -> bool {
         self.packing != Packing::WholeDevice

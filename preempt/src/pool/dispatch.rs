@@ -410,8 +410,9 @@ impl Dispatcher {
         }
     }
 
-    /// A device has failed: nothing starts there any more. The tasks that are there end or are revoked.
-    pub fn lose(&mut self, device: usize) {
+    /// A device has failed: nothing starts there any more. The tasks that are there end or are revoked; returns the one that has
+    /// yielded.
+    pub fn lose(&mut self, device: usize) -> Option<TaskNumber> {
         let state = &mut self.state;
         let slot = &mut state.slots[device];
         if !std::mem::replace(&mut slot.is_lost, true) {
@@ -425,6 +426,7 @@ impl Dispatcher {
                 state.counts[class as usize].running -= 1;
             }
         }
+        state.slots[device].paused
     }
 
     /// What is to be done now.

@@ -24,7 +24,7 @@ use super::task::{Body, TaskReport, Ticket};
 use super::terms::{Class, KILL, Stop};
 use crate::error::{DeviceError, Error, PoolError};
 use crate::policy::Priority;
-use crate::scheduler::{Scheduler, Stream};
+use crate::scheduler::Scheduler;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, Mutex, contain, lock};
 #[cfg(target_os = "linux")]
@@ -208,7 +208,11 @@ impl Inner {
     }
 
     fn do_after(&self, After { driven, revokes, answers, policies }: After) {
-        driven.iter().for_each(Stream::drive);
+        let drive = |have_yielded: bool| {
+            let driven = driven.iter().filter(|(_, has_yielded)| *has_yielded == have_yielded);
+            driven.for_each(|(stream, _)| stream.drive());
+        };
+        drive(true);
         if !revokes.is_empty() {
             revokes.iter().for_each(|run| run.revoke());
             // With the lock, so that a thread that has just looked whether it is revoked does not miss it.
@@ -224,6 +228,8 @@ impl Inner {
             lock(&self.state).tasks -= given;
             self.departs.notify_all();
         }
+        // Tasks that go on after the answers, which may be waited for.
+        drive(false);
         policies.into_iter().for_each(|policy| contain(move || drop(policy)));
     }
 
@@ -436,7 +442,9 @@ impl Inner {
             state.departures[device] += 1;
             self.departs.notify_all();
             if is_lost && !std::mem::replace(&mut state.lost[device], true) {
-                state.dispatcher.lose(device);
+                // What has yielded there is not resumed by orders any more, and sees that its device has failed.
+                let yielded = state.dispatcher.lose(device);
+                after.driven.extend(yielded.and_then(|task| state.set_yielded(task, false)));
             }
             let is_closed = state.is_closed;
             let Some(entry) = state.entries[number.index()].as_mut() else { return };

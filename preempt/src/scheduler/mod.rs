@@ -311,7 +311,8 @@ impl Scheduler {
         allocate(patience, shared.is_on_poller().then_some(&poll))
     }
 
-    /// Waits until nothing is in flight, on any stream and of any thread.
+    /// Waits until nothing is in flight, on any stream and of any thread, apart from launches of
+    /// [suspended](Stream::suspend) streams and what waits for these.
     ///
     /// # Errors
     ///

@@ -22,6 +22,7 @@ fn a_suspended_stream_leaves_the_device_to_others_and_goes_on() {
     }
     assert_eq!(owners(&world), [None; 4]);
     assert!(world.cohorts.is_empty() && world.engine.wake().is_none());
+    assert!(world.engine.is_busy() && !world.engine.is_in_flight());
     assert!([first, second, behind].iter().all(|&op| !world.is_finished(op)));
     world.suspend(0, false);
     assert_eq!(owners(&world), [Some(first); 4]);

@@ -63,8 +63,8 @@ pub(super) struct Assignment {
 /// What is to be done without the lock, since it runs code of the application.
 #[derive(Default)]
 pub(super) struct After {
-    /// Streams that were suspended or resumed.
-    pub(super) driven: Vec<Stream>,
+    /// Streams that were suspended or resumed, and whether their tasks have yielded.
+    pub(super) driven: Vec<(Stream, bool)>,
     pub(super) revokes: Vec<Arc<Progress>>,
     pub(super) answers: Vec<(Arc<dyn Body>, Result<TaskReport, Error>)>,
     /// Policies that were replaced.
@@ -135,9 +135,13 @@ impl State {
     }
 
     /// Suspends the stream of a task's run, or resumes it, and gives it, to be driven.
-    fn set_yielded(&self, task: TaskNumber, has_yielded: bool) -> Option<Stream> {
+    pub(super) fn set_yielded(
+        &self,
+        task: TaskNumber,
+        has_yielded: bool,
+    ) -> Option<(Stream, bool)> {
         let entry = self.entries[task.index()].as_ref()?;
-        entry.run.as_ref()?.set_yielded(has_yielded)
+        Some((entry.run.as_ref()?.set_yielded(has_yielded)?, has_yielded))
     }
 
     pub(super) fn carry_out(&mut self, now: Duration, orders: &mut Vec<Order>, after: &mut After) {

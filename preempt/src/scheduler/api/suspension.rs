@@ -33,8 +33,9 @@ impl Stream {
     /// also where those are less urgent or have a moment between two launches. Does not wait until blocks have left, which takes
     /// as long as any yield.
     ///
-    /// A plain grid that has begun runs to its end. Copies, events and opaque work take no SMs and go on. What waits for a
-    /// suspended launch waits until it has ended. A launch that is cancelled ends, also while its stream is suspended. A stream
+    /// Plain grids that are on the device run to their end. Copies, events and opaque work take no SMs and go on. What waits for a
+    /// suspended launch waits until it has ended, and so does a thread that submits more than 64 operations to a suspended
+    /// stream; [`Scheduler::synchronize`](crate::Scheduler::synchronize) does not. A launch that is cancelled ends, also while its stream is suspended. A stream
     /// that is suspended several times goes on when all of these are dropped.
     ///
     /// ```

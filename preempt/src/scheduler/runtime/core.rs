@@ -292,7 +292,7 @@ impl Turn for Core {
             self.device.inner.announce();
         }
         self.news.wake_changed = self.wake() != wake;
-        let is_busy = self.engine.is_busy();
+        let is_busy = !self.is_idle();
         let was_busy = std::mem::replace(&mut *lock(&self.in_flight.any), is_busy);
         if is_busy != was_busy {
             self.accounts.set_busy(begin, is_busy);
@@ -369,20 +369,20 @@ impl Core {
         Core { accounts: self.accounts.untold(), ..self }
     }
 
-    /// Whether nothing is in flight.
+    /// Whether nothing is in flight. In a closed scheduler everything ends, also what waits for a stream to be resumed.
     pub fn is_idle(&self) -> bool {
-        !self.engine.is_busy()
+        if self.closed { !self.engine.is_busy() } else { !self.engine.is_in_flight() }
     }
 
     /// What is left for the poller to do.
     pub fn rest(&mut self) -> Rest {
-        match (self.engine.is_busy(), self.closed) {
-            (true, _) => {
+        match (self.is_idle(), self.closed) {
+            (false, _) => {
                 let now = self.start.elapsed();
                 Rest::Busy(self.wake().map_or(Duration::MAX, |wake| wake.saturating_sub(now)))
             }
-            (false, false) => Rest::Idle,
-            (false, true) => {
+            (true, false) => Rest::Idle,
+            (true, true) => {
                 self.retired = true;
                 Rest::Retired
             }

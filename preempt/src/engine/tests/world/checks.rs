@@ -239,6 +239,11 @@ impl Policy for Listening {
         self.policy.departed(now, launch);
     }
 
+    fn withdrawn(&mut self, now: Duration, launch: LaunchId) {
+        assert!(self.heard.with(|heard| heard.remove(&launch)).is_some(), "it has arrived");
+        self.policy.withdrawn(now, launch);
+    }
+
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
         self.policy.assign(now, device, plan);
     }
