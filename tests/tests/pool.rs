@@ -828,6 +828,7 @@ fn a_task_that_has_yielded_has_no_sms_also_where_the_other_one_launches_nothing(
         // What was submitted before is known by then.
         run.download(&run.zeroed::<u32>(1)?)?;
         of_user.open();
+        // Time in which the batch task's other block-tasks would come to the gate.
         std::thread::sleep(Duration::from_millis(20));
         Ok(of_user.arrived())
     });

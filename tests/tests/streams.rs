@@ -475,7 +475,7 @@ fn a_suspended_stream_leaves_the_device_to_less_urgent_ones() {
     assert_eq!(in_time(&beside).expect("the device is its own").tasks, 50);
     let [one, two] = suspensions;
     drop(one);
-    // It waits for none of them.
+    // This waits for none of them.
     scheduler.synchronize().expect("no complaints");
     std::thread::sleep(WHILE);
     assert_eq!(

@@ -182,7 +182,7 @@ pub(super) struct Launch {
     pub queue: Option<QueueIndex>,
     /// The SMs that its predecessor in the stream handed over, for the cohort that was queued behind that.
     pub handover: SmRange,
-    /// The running number under which the policy was told; `None` before and after.
+    /// The running number under which the policy was told; `None` before and after, and while its stream is suspended.
     pub arrival: Option<u64>,
     /// The running number of the last plan that granted SMs to the launch.
     pub planned: u64,

@@ -86,7 +86,7 @@ pub(crate) struct Engine {
     /// What waits for what. `mod.rs` enters operations, `ending.rs` takes them out.
     order: Order,
     /// Which launch has which SM. `planning.rs` follows plans and moves guests between the books, `cohorts.rs` covers SMs and
-    /// hands them over, `ending.rs` releases them. SMs are uncovered where blocks have left (`mod.rs`) or are sent away
+    /// hands them over, `ending.rs` and `suspend.rs` release them. SMs are uncovered where blocks have left (`mod.rs`) or are sent away
     /// (`cohorts.rs`, `planning.rs`). Of two launches that share all SMs, the second one is in `guests`.
     ledger: Ledger,
     guests: Ledger,

@@ -68,7 +68,7 @@ impl Engine {
         if self.suspended.is_empty() {
             return self.is_busy();
         }
-        // A copy, an event or opaque work, also one that waits for the device.
+        // Copies, events and external work that have begun, and opaque work, which may wait until the device is drained.
         let is_under_way = |op: &Op| {
             let has_turn = op.phase == Phase::Active || op.opaque.is_some() && op.blockers == 0;
             has_turn && op.launch.is_none() && op.program.is_none()

@@ -181,7 +181,7 @@ impl PoolBuilder {
     /// Adds a device by its scheduler, ahead of those that are added by [`device`](PoolBuilder::device).
     ///
     /// User-facing tasks launch with priority 1, batch tasks with 0. A batch task that [yields](Stop::Yield) has no SMs meanwhile,
-    /// whatever the scheduler's policy.
+    /// whatever the scheduler's policy; its plain grids that are on the device run to their end.
     pub fn scheduler(mut self, scheduler: Scheduler) -> PoolBuilder {
         self.schedulers.push(scheduler);
         self

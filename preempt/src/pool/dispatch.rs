@@ -410,8 +410,8 @@ impl Dispatcher {
         }
     }
 
-    /// A device has failed: nothing starts there any more. The tasks that are there end or are revoked; returns the one that has
-    /// yielded.
+    /// A device has failed: nothing starts there from now on. The tasks that are there end or are revoked. Returns the task that
+    /// has yielded there, which no order resumes.
     pub fn lose(&mut self, device: usize) -> Option<TaskNumber> {
         let state = &mut self.state;
         let slot = &mut state.slots[device];

@@ -146,13 +146,11 @@ impl Progress {
     /// Forgets the run's stream, all of whose operations have ended.
     fn forget_stream(&self) {
         let mut state = lock(&self.state);
-        let stream = state.stream.take();
-        if let Some(stream) = stream.as_ref().filter(|_| state.has_yielded) {
-            stream.post_suspended(false);
-        }
+        let (stream, has_yielded) = (state.stream.take(), state.has_yielded);
+        // Without the lock: to drive it may run code of the application. No other thread has the stream any more.
         drop(state);
-        // Without the lock: this may run code of the application.
-        if let Some(stream) = stream {
+        if let Some(stream) = stream.filter(|_| has_yielded) {
+            stream.post_suspended(false);
             stream.drive();
         }
     }

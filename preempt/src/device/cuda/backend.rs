@@ -434,8 +434,8 @@ impl CudaDevice {
         self.shared.watch.has_pending() || self.opaque.has_under_way()
     }
 
-    /// Whether kernels hold the SMs that were not told to leave, or do not leave within this time: what it takes to do without the
-    /// SMs, so that no thread waits for longer in vain than it would have taken anyway.
+    /// Whether cohorts hold SMs that were not told to leave, or that do not leave within `limit`, which is what the caller takes
+    /// without an SM. So a wait in vain doubles the caller's time at most.
     fn something_stays(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while self.something_runs() {

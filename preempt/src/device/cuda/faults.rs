@@ -30,7 +30,8 @@ thread_local! {
     static HERE: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
 
     /// The calls of this thread when it last put a gate, and when it last opened one.
-    static GATES: Cell<[Option<u64>; 2]> = const { Cell::new([None; 2]) };
+    static PUT_GATE: Cell<Option<u64>> = const { Cell::new(None) };
+    static OPENED_GATE: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// Finds a function of a driver by its name.
@@ -77,18 +78,17 @@ pub fn calls_of_thread() -> u64 {
 /// How many calls this thread had made when it last opened a gate. `None` where it has put one after `since` calls: then what
 /// it opened may be the gate of a launch that had none when it was released.
 pub fn calls_before_gate(since: u64) -> Option<u64> {
-    let [put, opened] = GATES.get();
-    opened.filter(|_| put.is_none_or(|put| put <= since))
+    OPENED_GATE.get().filter(|_| PUT_GATE.get().is_none_or(|put| put <= since))
 }
 
 /// Notes that this thread has put a gate.
 pub(super) fn puts_gate() {
-    GATES.set([Some(calls_of_thread()), GATES.get()[1]]);
+    PUT_GATE.set(Some(calls_of_thread()));
 }
 
 /// Notes that this thread opens a gate.
 pub(super) fn opens_gate() {
-    GATES.set([GATES.get()[0], Some(calls_of_thread())]);
+    OPENED_GATE.set(Some(calls_of_thread()));
 }
 
 /// How many calls were made to fail since the last [`reset`].

@@ -115,11 +115,12 @@ impl Policy for Held {
 
     fn departed(&mut self, now: Duration, launch: LaunchId) {
         self.policy.departed(now, launch);
-        let place = self.rule.known.iter().position(|known| known.arrival.id == launch);
-        let known = self.rule.known.remove(place.expect("a known launch"));
-        if known.dynamic.runs {
-            self.rule.use_up(&known.arrival, now - self.rule.asked);
-        }
+        self.rule.forget(now, launch);
+    }
+
+    fn withdrawn(&mut self, now: Duration, launch: LaunchId) {
+        self.policy.withdrawn(now, launch);
+        self.rule.forget(now, launch);
     }
 
     fn assign(&mut self, now: Duration, device: &dyn DeviceView, plan: &mut Plan) {
@@ -149,6 +150,15 @@ impl Policy for Held {
 }
 
 impl Rule {
+    /// The policy does not know of a launch any more.
+    fn forget(&mut self, now: Duration, launch: LaunchId) {
+        let place = self.known.iter().position(|known| known.arrival.id == launch);
+        let known = self.known.remove(place.expect("a known launch"));
+        if known.dynamic.runs {
+            self.use_up(&known.arrival, now - self.asked);
+        }
+    }
+
     /// The launches with SMs are the first ones in the order, and the first of them has all that it can fill, unless the policy
     /// `leaves_free` SMs.
     fn check(&self, now: Duration, device: &dyn DeviceView, plan: &Plan, leaves_free: bool) {
@@ -331,6 +341,7 @@ enum Happening {
     Fault(usize),
     Change(usize, Change),
     ChangeStream(u32, Change),
+    Suspend(u32, bool),
     Pass(u64),
 }
 
@@ -366,6 +377,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => any::<usize>().prop_map(Happening::Fault),
         2 => (any::<usize>(), change()).prop_map(|(of, change)| Happening::Change(of, change)),
         1 => (0..STREAMS, change()).prop_map(|(of, change)| Happening::ChangeStream(of, change)),
+        1 => (0..STREAMS, any::<bool>()).prop_map(|(of, is)| Happening::Suspend(of, is)),
         20 => (0u64..100).prop_map(Happening::Pass),
     ]
 }
@@ -421,6 +433,7 @@ fn happen(world: &mut World, happenings: impl Iterator<Item = Happening>) {
                 let (of, change) = (Whose::Stream(stream), due(change, world.now));
                 world.change(of, change);
             }
+            Happening::Suspend(stream, is_suspended) => world.suspend(stream, is_suspended),
             Happening::Pass(time) => world.pass(micros(time)),
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! Suspended streams.
 
 use super::*;
+use crate::policy::EarliestDeadline;
 
 fn owners(world: &World) -> Vec<Option<OpKey>> {
     world.engine.owners().iter().map(|owner| owner.map(|id| id.0)).collect()
@@ -43,6 +44,45 @@ fn a_stream_goes_on_when_it_was_resumed_as_often_as_suspended() {
     world.suspend(0, false);
     assert_eq!(owners(&world), [Some(launch); 2]);
     world.run_out();
+}
+
+/// A stream whose next launch mostly comes 5 µs after the last one, beside a launch that takes 20 µs to yield.
+#[test]
+fn no_sms_stay_free_for_a_suspended_stream() {
+    let mut world = World::with(4, 1, Box::new(StaticPriority::new().anticipating()));
+    let micros = Duration::from_micros;
+    let batch = Asks { yield_overhead: micros(20), ..Asks::default() };
+    let batch = world.submit_asking(0, 1000, &[], batch);
+    for _ in 0..3 {
+        let launch = world.submit(1, 1, 4, &[]);
+        while !world.is_finished(launch) {
+            world.step_cohort(0);
+        }
+        world.pass(micros(5));
+    }
+    assert_eq!(owners(&world), [None; 4], "the next one is expected");
+    let next = world.submit(1, 1, 4, &[]);
+    assert_eq!(owners(&world), [Some(next); 4]);
+    world.suspend(1, true);
+    assert_eq!(owners(&world), [Some(batch); 4]);
+    world.run_out();
+}
+
+#[test]
+fn a_deadline_is_missed_once_however_often_a_launch_is_suspended() {
+    let policy = EarliestDeadline::new();
+    let missed = policy.missed();
+    let mut world = World::new(1, 1, policy);
+    let deadline = Some(Duration::from_micros(10));
+    let urgency = Urgency { deadline, ..Urgency::default() };
+    world.submit_asking(0, 4, &[], Asks { urgency, ..Asks::default() });
+    world.pass(Duration::from_micros(20));
+    for is_suspended in [true, false, true, false] {
+        world.suspend(0, is_suspended);
+    }
+    assert_eq!(missed.count(), 0);
+    world.run_out();
+    assert_eq!(missed.count(), 1);
 }
 
 #[test]

@@ -63,8 +63,9 @@ pub(super) struct Assignment {
 /// What is to be done without the lock, since it runs code of the application.
 #[derive(Default)]
 pub(super) struct After {
-    /// Streams that were suspended or resumed, and whether their tasks have yielded.
-    pub(super) driven: Vec<(Stream, bool)>,
+    /// Streams that are to be driven, because they were suspended, or resumed.
+    pub(super) suspended: Vec<Stream>,
+    pub(super) resumed: Vec<Stream>,
     pub(super) revokes: Vec<Arc<Progress>>,
     pub(super) answers: Vec<(Arc<dyn Body>, Result<TaskReport, Error>)>,
     /// Policies that were replaced.
@@ -135,13 +136,9 @@ impl State {
     }
 
     /// Suspends the stream of a task's run, or resumes it, and gives it, to be driven.
-    pub(super) fn set_yielded(
-        &self,
-        task: TaskNumber,
-        has_yielded: bool,
-    ) -> Option<(Stream, bool)> {
+    pub(super) fn set_yielded(&self, task: TaskNumber, has_yielded: bool) -> Option<Stream> {
         let entry = self.entries[task.index()].as_ref()?;
-        Some((entry.run.as_ref()?.set_yielded(has_yielded)?, has_yielded))
+        entry.run.as_ref()?.set_yielded(has_yielded)
     }
 
     pub(super) fn carry_out(&mut self, now: Duration, orders: &mut Vec<Order>, after: &mut After) {
@@ -158,10 +155,10 @@ impl State {
                     lane.comes.notify_one();
                 }
                 Order::Resume { task, .. } => {
-                    after.driven.extend(self.set_yielded(task, false));
+                    after.resumed.extend(self.set_yielded(task, false));
                 }
                 Order::Stop { task, stop: Stop::Yield(_), .. } => {
-                    after.driven.extend(self.set_yielded(task, true));
+                    after.suspended.extend(self.set_yielded(task, true));
                     self.dispatcher.yielded(now, task);
                 }
                 Order::Stop { task, .. } => {

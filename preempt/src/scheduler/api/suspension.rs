@@ -34,9 +34,9 @@ impl Stream {
     /// as long as any yield.
     ///
     /// Plain grids that are on the device run to their end. Copies, events and opaque work take no SMs and go on. What waits for a
-    /// suspended launch waits until it has ended, and so does a thread that submits more than 64 operations to a suspended
-    /// stream; [`Scheduler::synchronize`](crate::Scheduler::synchronize) does not. A launch that is cancelled ends, also while its stream is suspended. A stream
-    /// that is suspended several times goes on when all of these are dropped.
+    /// suspended launch waits until it has ended. A thread that submits more than 64 operations to a suspended stream waits for
+    /// it to be resumed. [`Scheduler::synchronize`](crate::Scheduler::synchronize) waits for neither. A launch can be cancelled
+    /// while its stream is suspended. A stream that is suspended several times goes on when all of these are dropped.
     ///
     /// ```
     /// # use preempt_device::prelude::*;
